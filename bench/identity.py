@@ -29,12 +29,12 @@ from rich.table import Table as RichTable
 
 from pricekeeper.authority import DEPLOYMENT, Attribution
 from pricekeeper.clock import SystemClock
-from pricekeeper.credentials import Credentials, Pepper, Peppers, Provisioning
+from pricekeeper.credentials import Credentials, Pepper, Peppers
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
-from pricekeeper.tenants import Tenants
+from pricekeeper.tenants import Client, Tenants
 from pricekeeper.tokens import Identity, Keys, TokenGrant
 from pricekeeper.values import ModelLabel, OrgId
 
@@ -88,8 +88,8 @@ class Service:
             "model_ordering": ["premium"],
             "quotas": {"premium": 1},
         }
-        provisioning = Provisioning(self.tenants, self.credentials)
-        made = await provisioning.put_org(OrgId(str(uuid.uuid4())), body, BY)
+        client = Client(OrgId(str(uuid.uuid4())))
+        made = await self.credentials.provision(client, body, BY)
         if made.retrieval is None:
             raise RuntimeError("a new organisation has a retrieval token")
         claimed = await self.credentials.claim(made.retrieval.token.reveal(), BY)

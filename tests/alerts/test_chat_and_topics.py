@@ -17,6 +17,7 @@ from pricekeeper.alerts.alert import (
     AlertKind,
     Finding,
     Owner,
+    Party,
     alert_body,
     foreign,
     parse_body,
@@ -44,14 +45,13 @@ BODY = alert_body(
         1_769_182_245_000,
         Finding(
             kind=AlertKind.BUDGET,
-            owner=Owner(ORG_ID),
+            party=Party(Owner(ORG_ID), "Acme"),
             identity=(),
             title=f"Ümläut & {foreign(HOSTILE)}: 80 % " + "is spent " * 20,
             text=f"$160.20 of {foreign(HOSTILE)} and {foreign('')}is spent.",
             next_step="See what is left: pricekeeper budgets <ORG>",
             about={"threshold_pct": 80},
             lasts_until_ms=0,
-            org_name="Acme",
         ),
     )
 )

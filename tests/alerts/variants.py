@@ -15,7 +15,7 @@ from pricekeeper.alerts import deciding, delivery, items, watching
 from pricekeeper.alerts.alert import Alert, DeliveryState, Finding
 from pricekeeper.alerts.deciding import Decider
 from pricekeeper.alerts.delivery import Courier
-from pricekeeper.alerts.items import Receiver
+from pricekeeper.alerts.items import Queued
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.errors import StoreError
 from pricekeeper.metering.counters import Counters
@@ -101,9 +101,9 @@ def settled_before_it_is_sent(patch: Patch) -> None:
     """An alert leaves the queue when its delivery begins."""
     real = Courier._send
 
-    async def send(self: Courier, receiver: Receiver, channel: Any, owner: Any, name: str) -> Any:
-        await self._settle(receiver, owner, name, DeliveryState.DELIVERED)
-        return await real(self, receiver, channel, owner, name)
+    async def send(self: Courier, queued: Queued, channel: Any) -> Any:
+        await self._settle(queued, DeliveryState.DELIVERED)
+        return await real(self, queued, channel)
 
     patch.setattr(Courier, "_send", send)
 
@@ -117,7 +117,7 @@ def another_key_for_each_attempt(patch: Patch) -> None:
     """Each attempt has an idempotency key of its own."""
     real = Courier._send
 
-    async def send(self: Courier, receiver: Receiver, channel: Any, owner: Any, name: str) -> Any:
+    async def send(self: Courier, queued: Queued, channel: Any) -> Any:
         destinations = self._destinations
 
         async def send_anew(to: Any, alert_id: str, body: bytes) -> None:
@@ -126,7 +126,7 @@ def another_key_for_each_attempt(patch: Patch) -> None:
 
         self._destinations = dict.fromkeys(destinations, send_anew)
         try:
-            return await real(self, receiver, channel, owner, name)
+            return await real(self, queued, channel)
         finally:
             self._destinations = destinations
 

@@ -95,7 +95,7 @@ class TestTogether:
     async def test_a_request_that_changes_nothing_can_be_written_down_alone(
         self, store: Store, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        await trail.maker(BY, a_change(org_id))(None)
+        await trail.write(BY, a_change(org_id), None)
         assert len(await entries_of(store, org_id)) == 1
 
     async def test_chains_are_apart(self, store: Store, trail: AuditTrail, org_id: OrgId) -> None:

@@ -24,6 +24,7 @@ from pricekeeper.settings import Settings, SqliteLocation
 from pricekeeper.storage import Put
 from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.tenants import Client
 from pricekeeper.values import parse_org_id
 
 MINUTE_MS = 60_000
@@ -139,7 +140,7 @@ async def test_no_leap_destroys_and_every_leap_heals(tmp_path: Path, seed: int) 
     org_id = parse_org_id(str(uuid.UUID(int=seed)))
     async with AsyncExitStack() as closing:
         services, store = await closing.enter_async_context(running(world))
-        made = await services.provisioning.put_org(org_id, ORG, BY)
+        made = await services.credentials.provision(Client(org_id), ORG, BY)
         assert made.retrieval is not None
         claimed = await services.credentials.claim(made.retrieval.token.reveal(), BY)
         credentials = (claimed.client_id, claimed.client_secret.reveal())

@@ -27,7 +27,7 @@ from pricekeeper.settings import Settings, SqliteLocation
 from pricekeeper.storage import Put, Query
 from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
 from pricekeeper.storage.tables import CONFIG, USAGE_AGG_SHARDED
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import parse_org_id
 
 LIMITS = (Limit("requests", 100, 1, 86_400_000),)
@@ -50,7 +50,9 @@ def names_in(folder: Path) -> set[str]:
 
 async def an_org(services: Services) -> Policy:
     org_id = parse_org_id(str(uuid.uuid4()))
-    return (await services.provisioning.put_org(org_id, {**ORG, "quota_scope": "ORG"}, BY)).policy
+    return (
+        await services.credentials.provision(Client(org_id), {**ORG, "quota_scope": "ORG"}, BY)
+    ).policy
 
 
 def a_record() -> Usage:
@@ -165,7 +167,7 @@ async def test_two_instances_share_a_file_their_keys_and_their_pepper(settings: 
     """A secret claimed at one opens a session at the other, whose token the first accepts."""
     async with open_services(settings) as one, open_services(settings) as other:
         org_id = parse_org_id(str(uuid.uuid4()))
-        provisioned = await one.provisioning.put_org(org_id, ORG, BY)
+        provisioned = await one.credentials.provision(Client(org_id), ORG, BY)
         assert provisioned.retrieval is not None
         claimed = await one.credentials.claim(provisioned.retrieval.token.reveal(), BY)
         grant = await log_in(other.identity, claimed.client_id, claimed.client_secret.reveal())

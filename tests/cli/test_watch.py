@@ -44,8 +44,10 @@ PER_MINUTE = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
 async def spend(services: Services, app_id: str, input_tokens: int) -> None:
     """Let an app use the premium model, and have that in the totals."""
     settings = {"app_name": "Chat", "rate_limits": {"*": {"rpm": PER_MINUTE}}}
-    await services.provisioning.put_org(OrgId(ORG), SETTINGS, BY)
-    policy = (await services.provisioning.put_app(OrgId(ORG), AppId(app_id), settings, BY)).policy
+    await services.credentials.provision(Client(OrgId(ORG)), SETTINGS, BY)
+    policy = (
+        await services.credentials.provision(Client(OrgId(ORG), AppId(app_id)), settings, BY)
+    ).policy
     record = Usage(
         request_id=str(uuid.uuid4()),
         model_label="premium",
@@ -109,7 +111,9 @@ async def test_a_frame_has_spend_model_quotas_and_limits(watched: Watched) -> No
 async def test_apps_that_share_the_quotas_are_one_row(watched: Watched) -> None:
     """Whose model is the organisation's."""
     await spend(watched.services, "chat", 5_000_000)
-    await watched.services.provisioning.put_org(OrgId(ORG), {**SETTINGS, "quota_scope": "ORG"}, BY)
+    await watched.services.credentials.provision(
+        Client(OrgId(ORG)), {**SETTINGS, "quota_scope": "ORG"}, BY
+    )
     watched.clock.advance_ms(60_000)
     answer, text = read(await anext(watched.watch()))
     assert answer["apps"] == {}

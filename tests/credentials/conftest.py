@@ -11,7 +11,6 @@ from pricekeeper.credentials import (
     Pepper,
     Peppers,
     Provisioned,
-    Provisioning,
     Retrieval,
     Secret,
 )
@@ -36,13 +35,11 @@ class Instance:
     store: Store
     tenants: Tenants
     credentials: Credentials
-    provisioning: Provisioning
 
     async def provision(self, client: Client) -> Provisioned:
         """Create the client, or update it; an app's organisation has to be there."""
-        if client.app_id is None:
-            return await self.provisioning.put_org(client.org_id, org_body(), BY)
-        return await self.provisioning.put_app(client.org_id, client.app_id, app_body(), BY)
+        body = org_body() if client.app_id is None else app_body()
+        return await self.credentials.provision(client, body, BY)
 
     async def register(self, client: Client) -> Retrieval:
         """Create the client, and its organisation first if it is an app."""
@@ -79,7 +76,7 @@ class Instance:
 def instance(store: Store, clock: Clock, peppers: Peppers | None = None) -> Instance:
     tenants = Tenants(store, clock, LABELS)
     credentials = Credentials(store, clock, tenants, peppers or Peppers(OLD_PEPPER))
-    return Instance(store, tenants, credentials, Provisioning(tenants, credentials))
+    return Instance(store, tenants, credentials)
 
 
 @pytest.fixture

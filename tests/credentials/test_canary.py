@@ -9,7 +9,7 @@ import pytest
 
 from attribution import BY
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
-from pricekeeper.credentials import Credentials, Peppers, Provisioning
+from pricekeeper.credentials import Credentials, Peppers
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Set, Store, Update, open_store
@@ -60,11 +60,8 @@ class Flows:
         await self.fail("claim", unclaimed, BY)
 
     async def registered(self, client: Client) -> str:
-        provisioning = Provisioning(self.tenants, self.old)
-        if client.app_id is None:
-            provisioned = await provisioning.put_org(client.org_id, org_body(), BY)
-        else:
-            provisioned = await provisioning.put_app(client.org_id, client.app_id, app_body(), BY)
+        body = org_body() if client.app_id is None else app_body()
+        provisioned = await self.old.provision(client, body, BY)
         assert provisioned.retrieval is not None
         return self.noted(provisioned.retrieval.token.reveal())
 

@@ -184,10 +184,10 @@ async def test_each_half_of_a_claim_refuses_to_be_made_twice(
     one = instance(store, clock)
     token = (await one.register(client)).token
     key, now_epoch = credential_items.retrieval_key(token), clock.now_epoch()
-    claimable = credential_items.Claimable(client, 0, None)
+    claimable = credential_items.Claimable(key, client, 0, None)
     new_hash = Peppers(OLD_PEPPER).hash(client.client_id, "secret")
     begins = Generation("next", clock.now_ms())
-    operations = credential_items.claim_operations(key, claimable, new_hash, now_epoch, begins)
+    operations = credential_items.claim_operations(claimable, new_hash, now_epoch, begins)
     await store.transact(operations)
     for half in operations[:2]:
         with pytest.raises(TransactionCancelledError):

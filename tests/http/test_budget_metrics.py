@@ -18,7 +18,7 @@ from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.money_metrics import BudgetMetrics
 from pricekeeper.metering import Usage
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import OrgId, parse_app_id, parse_org_id
 
 LIMIT_MICROS = 2_000_000
@@ -40,9 +40,9 @@ class World:
         org_id = parse_org_id(str(uuid.uuid4()))
         body = {**ORG, "org_name": name, "rate_limits": {}, "tag_keys": ["team"]}
         body |= {"budgets": [DAILY, TEAMS], **settings}
-        await self.services.provisioning.put_org(org_id, body, BY)
-        made = await self.services.provisioning.put_app(
-            org_id, parse_app_id(app), {"app_name": app.title(), "budgets": [DAILY]}, BY
+        await self.services.credentials.provision(Client(org_id), body, BY)
+        made = await self.services.credentials.provision(
+            Client(org_id, parse_app_id(app)), {"app_name": app.title(), "budgets": [DAILY]}, BY
         )
         return made.policy
 

@@ -10,6 +10,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.http.encoding import Encoded, EncodedAnswers
 from pricekeeper.selection import Decision
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.tenants import Client
 from pricekeeper.usecases.runtime import selection_answer
 from pricekeeper.values import parse_org_id
 
@@ -25,7 +26,7 @@ async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(tmp_path: Pat
         decisions = []
         for _ in range(4):
             org_id = parse_org_id(str(uuid.uuid4()))
-            policy = (await services.provisioning.put_org(org_id, ORG, BY)).policy
+            policy = (await services.credentials.provision(Client(org_id), ORG, BY)).policy
             decisions.append(await services.selection.select(policy))
         made = [encode(decision) for decision in decisions]
         again = [encode(decision) for decision in decisions[:0:-1]]

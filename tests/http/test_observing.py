@@ -49,7 +49,7 @@ class Instance:
     async def org(self, org_id: str = "", **more: Any) -> Policy:
         settings = {**ORG, "quota_scope": "ORG", **more}
         made = parse_org_id(org_id or str(uuid.uuid4()))
-        return (await self.services.provisioning.put_org(made, settings, BY)).policy
+        return (await self.services.credentials.provision(Client(made), settings, BY)).policy
 
     async def report(self, policy: Policy, input_tokens: int) -> None:
         """Use the premium model."""

@@ -121,12 +121,12 @@ class Instance:
     async def org(self, name: str, **changes: Any) -> Policy:
         settings = {**ORG, "org_name": name, "quota_scope": "ORG", "rate_limits": {}, **changes}
         org_id = parse_org_id(str(uuid.uuid4()))
-        return (await self.services.provisioning.put_org(org_id, settings, BY)).policy
+        return (await self.services.credentials.provision(Client(org_id), settings, BY)).policy
 
     async def app(self, org: Policy, app_id: str, name: str) -> Policy:
         settings = {"app_name": name}
-        made = await self.services.provisioning.put_app(
-            org.org_id, parse_app_id(app_id), settings, BY
+        made = await self.services.credentials.provision(
+            Client(org.org_id, parse_app_id(app_id)), settings, BY
         )
         return made.policy
 
@@ -198,8 +198,8 @@ async def test_a_new_name_takes_the_line_over(at: Instance) -> None:
     org = await at.org("Before")
     await at.spend(org, 2)
     await metric.refresh()
-    await at.services.provisioning.put_org(
-        org.org_id, {**ORG, "org_name": "After", "quota_scope": "ORG"}, BY
+    await at.services.credentials.provision(
+        Client(org.org_id), {**ORG, "org_name": "After", "quota_scope": "ORG"}, BY
     )
     at.clock.advance_ms(600_000)
     await metric.refresh()

@@ -10,6 +10,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.sessions import (
     Labels,
     Lifetimes,
+    RefreshToken,
     Session,
     SessionId,
     make_labels,
@@ -56,13 +57,14 @@ def test_a_token_is_worth_what_its_slot_says(
     presented: str, rotation: int, after_ms: int, verdict: Verdict
 ) -> None:
     """The current one rotates, the one before is forgiven for a moment, older ones never."""
-    now_ms = NOW_MS + after_ms
-    assert judge(session(), ID, presented, rotation, now_ms=now_ms, grace_ms=10_000) is verdict
+    token = RefreshToken("client", ID, rotation, presented)
+    assert judge(session(), token, NOW_MS + after_ms, 10_000) is verdict
 
 
 def test_a_token_of_another_session_or_none_is_over() -> None:
     for held in (None, session(slot=4)):
-        assert judge(held, ID, "current", 2, now_ms=NOW_MS, grace_ms=10_000) is Verdict.ENDED
+        token = RefreshToken("client", ID, 2, "current")
+        assert judge(held, token, NOW_MS, 10_000) is Verdict.ENDED
 
 
 def test_slots_tell_who_lives_who_goes_and_what_is_free() -> None:

@@ -29,9 +29,9 @@ async def test_racing_creations_have_one_winner(
     async def create(token: str) -> Saved:
         tenants = Tenants(store, clock, LABELS)  # each an instance of its own
         enrolment = Enrolment({"mark": token}, (Put(SECRET_RETRIEVAL_TOKENS, {"PK": token}),))
-        if kind == "org":
-            return await tenants.put_org(org_id, org_body(org_name=token), BY, enrolment)
-        return await tenants.put_app(org_id, APP, app_body(app_name=token), BY, enrolment)
+        body = org_body(org_name=token) if kind == "org" else app_body(app_name=token)
+        client = Client(org_id) if kind == "org" else Client(org_id, APP)
+        return await tenants.put(client, body, BY, enrolment)
 
     saved = await asyncio.gather(*map(create, tokens))
     (winner,) = [token for token, one in zip(tokens, saved, strict=True) if one.created]

@@ -149,7 +149,7 @@ class TestPut:
         for n in (1, 2):
             key = Key(f"enrolled-{org_id}-{n}")
             enrolment = Enrolment({"mark": n}, (Put(SECRET_RETRIEVAL_TOKENS, {"PK": key.pk}),))
-            await tenants.put_org(org_id, org_body(), BY, enrolment)
+            await tenants.put(Client(org_id), org_body(), BY, enrolment)
             written = await store.get(SECRET_RETRIEVAL_TOKENS, key) is not None
             assert written is (n == 1)
         item = await stored(store, CONFIG, Key(f"ORG#{org_id}", "ORG"))
@@ -443,12 +443,10 @@ class TestCosts:
             await work  # type: ignore[misc]
             return dict(meter.calls)
 
-        for _ in ("created", "updated"):
-            made = await calls(tenants.put_org(org_id, org_body(), BY))
-            assert made == {"get": 2, "transact": 1}
-        for _ in ("created", "updated"):
-            made = await calls(tenants.put_app(org_id, APP, app_body(), BY))
-            assert made == {"batch_get": 1, "get": 1, "transact": 1}
+        for client, body in ((Client(org_id), org_body()), (Client(org_id, APP), app_body())):
+            for _ in ("created", "updated"):
+                made = await calls(tenants.put(client, body, BY))
+                assert made == {"batch_get": 1, "get": 1, "transact": 1}
         deleted = await calls(tenants.delete_app(org_id, APP, BY))
         assert deleted == {"batch_get": 1, "get": 1, "transact": 1}
         deleted = await calls(tenants.delete_org(org_id, BY))

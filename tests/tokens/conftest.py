@@ -8,7 +8,7 @@ from attribution import BY
 from credentials.conftest import OLD_PEPPER
 from logins import log_in
 from pricekeeper.clock import Clock
-from pricekeeper.credentials import Credentials, Peppers, Provisioning
+from pricekeeper.credentials import Credentials, Peppers
 from pricekeeper.sessions import Lifetimes, Sessions
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Tenants
@@ -46,7 +46,6 @@ class Instance:
         self.clock = clock
         self.tenants = Tenants(store, clock, LABELS)
         self.credentials = Credentials(store, clock, self.tenants, Peppers(OLD_PEPPER))
-        self.provisioning = Provisioning(self.tenants, self.credentials)
         self.keys = Keys(parse_keyring(keys), clock)
         self.sessions = Sessions(
             store, clock=clock, keys=self.keys, lifetimes=lifetimes or Lifetimes()
@@ -68,14 +67,8 @@ class Instance:
 
     async def register(self, client: Client) -> "Member":
         """Create the client with a limit of two sessions, and claim its secret."""
-        if client.app_id is None:
-            provisioned = await self.provisioning.put_org(
-                client.org_id, org_body(session_limit=LIMIT), BY
-            )
-        else:
-            provisioned = await self.provisioning.put_app(
-                client.org_id, client.app_id, app_body(), BY
-            )
+        body = org_body(session_limit=LIMIT) if client.app_id is None else app_body()
+        provisioned = await self.credentials.provision(client, body, BY)
         assert provisioned.retrieval is not None
         claimed = await self.credentials.claim(provisioned.retrieval.token.reveal(), BY)
         return Member(client, claimed.client_secret.reveal())

@@ -7,14 +7,13 @@ repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta, field, to_builtins
 
 from pricekeeper.admin_keys.key import AdminKey
-from pricekeeper.authority import Coverage, Role
 from pricekeeper.storage import Action, Condition, Item, Key, Remove, Set, TypedItem, attr
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.values import OrgId
 
 PARTITION: Final = "ADMIN_KEYS"
 
@@ -25,24 +24,21 @@ PREVIOUS_ENDS_AT: Final = "key_previous_ends_at_epoch"
 ROTATIONS: Final = "rotations"
 ROTATED_AT: Final = "rotated_at_epoch"
 LAST_USED_AT: Final = "last_used_at_epoch"
-_ENDS_AT: Final = "key_ends_at_epoch"
-_ORG_IDS: Final = "org_ids"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
+class StoredKey(AdminKey, frozen=True, kw_only=True):
     """A key with the state of its texts."""
 
-    key: AdminKey
-    hash: str = field(repr=False)
-    used_at_epoch: int | None
-    previous_hash: str | None = field(repr=False)
-    rotations: int
+    hash: str = field(name=HASH)
+    used_at_epoch: int | None = field(default=None, name=USED_AT)
+    previous_hash: str | None = field(default=None, name=PREVIOUS_HASH)
+    rotations: Annotated[int, Meta(ge=0)]
+
+    def __repr__(self) -> str:
+        return f"StoredKey(key_id={self.key_id!r})"
 
     def previous_counts(self, now_epoch: int) -> bool:
-        ends_at_epoch = self.key.old_text_ends_at_epoch
-        has_one = self.previous_hash is not None and ends_at_epoch is not None
-        return has_one and (ends_at_epoch or 0) > now_epoch
+        return self.previous_hash is not None and (self.old_text_ends_at_epoch or 0) > now_epoch
 
 
 def item_key(key_id: str) -> Key:
@@ -57,50 +53,13 @@ def owner_of(key_id: str) -> str:
 
 def new_item(key: AdminKey, hashed: str) -> Item:
     """The item of a new key."""
-    item: Item = {
-        "PK": PARTITION,
-        "SK": key.key_id,
-        "name": key.name,
-        "role": key.role.value,
-        "created_at_epoch": key.created_at_epoch,
-        "created_by": key.created_by,
-        HASH: hashed,
-        ROTATIONS: 0,
-    }
-    if key.coverage.org_ids is not None:
-        item[_ORG_IDS] = sorted(key.coverage.org_ids)
-    if key.expires_at_epoch is not None:
-        item[_ENDS_AT] = key.expires_at_epoch
-    return item
+    plain = to_builtins(key, order="deterministic")
+    return {"PK": PARTITION, **plain, HASH: hashed, ROTATIONS: 0}
 
 
 def stored_key(item: Item) -> StoredKey:
     """Read a key; an unreadable list of organisations never means all."""
-    typed = TypedItem(CONFIG, item)
-    org_ids = typed.texts(_ORG_IDS, None)
-    coverage = Coverage(None if org_ids is None else frozenset(map(OrgId, org_ids)))
-    role = typed.text("role")
-    if role not in set(Role):
-        raise typed.report_unreadable("role is none that there is")
-    key = AdminKey(
-        key_id=typed.text("SK"),
-        name=typed.text("name"),
-        role=Role(role),
-        coverage=coverage,
-        created_at_epoch=typed.whole("created_at_epoch"),
-        created_by=typed.text("created_by"),
-        expires_at_epoch=typed.whole(_ENDS_AT, None),
-        rotated_at_epoch=typed.whole(ROTATED_AT, None),
-        last_used_at_epoch=typed.whole(LAST_USED_AT, None),
-        old_text_ends_at_epoch=typed.whole(PREVIOUS_ENDS_AT, None),
-    )
-    return StoredKey(
-        key,
-        typed.text(HASH),
-        typed.whole(USED_AT, None),
-        typed.text(PREVIOUS_HASH, None),
-        typed.whole(ROTATIONS, least=0),
-    )
+    return TypedItem(CONFIG, item).convert(StoredKey)
 
 
 def rotation_actions(

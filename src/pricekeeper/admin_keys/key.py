@@ -6,19 +6,14 @@ The id names the item to compare it with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.authority import (
-    Attribution,
-    Authority,
-    Coverage,
-    KeyKind,
-    Role,
-    may_produce,
-)
+from msgspec import Struct, field
+
+from pricekeeper.authority import Attribution, Authority, Coverage, KeyKind, Role, may_produce
 from pricekeeper.credentials.secret import Entropy, Secret, is_well_formed, mint, to_base62
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.values import OrgId
 from pricekeeper.wire.bounds import KEY_NAME_LENGTH_MAX
 
 KEY_PREFIX: Final = "pka_"
@@ -28,21 +23,25 @@ _RANDOM_BYTES: Final = 3
 _NO_NAME: Final = f"must be 1 to {KEY_NAME_LENGTH_MAX} printable characters without a slash"
 
 
-@dataclass(frozen=True, slots=True)
-class AdminKey:
-    """A key without its text."""
+class AdminKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A key without its text, as in its item."""
 
-    key_id: str
+    key_id: str = field(name="SK")
     name: str
     role: Role
-    coverage: Coverage
+    org_ids: frozenset[OrgId] | None = None
+    """``None`` means all."""
     created_at_epoch: int
     created_by: str
-    expires_at_epoch: int | None = None
+    expires_at_epoch: int | None = field(default=None, name="key_ends_at_epoch")
     rotated_at_epoch: int | None = None
     last_used_at_epoch: int | None = None
     """Of any of its texts; up to `LAST_USED_SECS` before its last use."""
-    old_text_ends_at_epoch: int | None = None
+    old_text_ends_at_epoch: int | None = field(default=None, name="key_previous_ends_at_epoch")
+
+    @property
+    def coverage(self) -> Coverage:
+        return Coverage(self.org_ids)
 
     def has_ended(self, now_epoch: int) -> bool:
         return self.expires_at_epoch is not None and self.expires_at_epoch <= now_epoch
@@ -89,9 +88,9 @@ def is_key_id(text: str) -> bool:
     return len(text) == KEY_ID_LENGTH and text.isascii() and text.isalnum()
 
 
-def parse_key_name(text: str, field: str = "name") -> str:
+def parse_key_name(text: str, path: str = "name") -> str:
     """Check a name and strip it; raises `InvalidValueError`."""
     name = text.strip()
     if not 1 <= len(name) <= KEY_NAME_LENGTH_MAX or not name.isprintable() or "/" in name:
-        raise InvalidValueError(field, _NO_NAME)
+        raise InvalidValueError(path, _NO_NAME)
     return name

@@ -12,10 +12,11 @@ be read, the caller gets `OutcomeUnknownError` and may repeat, or delete an unse
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from pricekeeper.admin_keys import items
 from pricekeeper.admin_keys.items import StoredKey
@@ -114,7 +115,7 @@ class AdminKeys:
             key_id=new_key_id(self._clock.now_ms(), self._entropy),
             name=name,
             role=role,
-            coverage=coverage,
+            org_ids=coverage.org_ids,
             created_at_epoch=self._now_epoch(),
             created_by=by.actor,
             expires_at_epoch=expires_at_epoch,
@@ -122,16 +123,11 @@ class AdminKeys:
         text = mint_key(key, by, self._entropy)
         item = items.new_item(key, self._hash(key.key_id, text))
         try:
-            await self._apply(
-                by,
-                _change(key, "create", after=_terms(key)),
-                key.key_id,
-                Put(CONFIG, item, ITEM_ABSENT),
-            )
+            change = _change(key, "create", after=_terms(key))
+            await self._apply(by, change, key.key_id, Put(CONFIG, item, ITEM_ABSENT))
         except ConditionFailedError as failure:
-            raise ContendedError(
-                "another key with the same id was made at this moment"
-            ) from failure
+            message = "another key with the same id was made at this moment"
+            raise ContendedError(message) from failure
         _log.info("admin_key_created", key_id=key.key_id, role=key.role, actor=by.actor)
         return IssuedKey(key, text)
 
@@ -142,14 +138,14 @@ class AdminKeys:
         """
         require_trusted_time(self._clock)
         stored, now_epoch = await self._read_within(key_id, by), self._now_epoch()
-        text = mint_key(stored.key, by, self._entropy)
+        text = mint_key(stored, by, self._entropy)
         hashed = self._hash(key_id, text)
         grace_secs = grace_period_hours * _SECS_PER_HOUR
         actions = items.rotation_actions(stored, hashed, now_epoch, grace_secs)
         condition = items.same_rotation(stored)
         operation = Update(CONFIG, items.item_key(key_id), actions, condition)
         try:
-            change = _change(stored.key, "rotate", after={"grace_period_hours": grace_period_hours})
+            change = _change(stored, "rotate", after={"grace_period_hours": grace_period_hours})
             await self._apply(by, change, key_id, operation)
         except ConditionFailedError as failure:
             await self._read_within(key_id, by)  # it may have been deleted
@@ -157,16 +153,15 @@ class AdminKeys:
             raise ConflictError("key_id", message) from failure
         _log.info("admin_key_rotated", key_id=key_id, actor=by.actor)
         ends_at_epoch = now_epoch + grace_secs if grace_secs else None
-        key = replace(stored.key, rotated_at_epoch=now_epoch, old_text_ends_at_epoch=ends_at_epoch)
+        key = replace(stored, rotated_at_epoch=now_epoch, old_text_ends_at_epoch=ends_at_epoch)
         return IssuedKey(key, text)
 
     async def delete(self, key_id: str, by: Attribution) -> None:
         stored = await self._read_within(key_id, by)
         operation = Delete(CONFIG, items.item_key(key_id), ITEM_EXISTS)
         try:
-            await self._apply(
-                by, _change(stored.key, "delete", before=_terms(stored.key)), key_id, operation
-            )
+            change = _change(stored, "delete", before=_terms(stored))
+            await self._apply(by, change, key_id, operation)
         except ConditionFailedError as failure:
             raise NotFoundError(f"admin key {key_id}") from failure
         _log.info("admin_key_deleted", key_id=key_id, actor=by.actor)
@@ -177,16 +172,11 @@ class AdminKeys:
         """List keys within that coverage, oldest first: one query. A page may be empty."""
         query = Query(CONFIG, items.PARTITION, after=after or "", limit=limit)
         page = await self._store.query(query)
-        keys = [
-            stored.key
-            for item in page.items
-            if (stored := readable(items.stored_key, item)) is not None
-            and within.includes(stored.key.coverage)
+        found = (readable(items.stored_key, item) for item in page.items)
+        keys: list[AdminKey] = [
+            key for key in found if key is not None and within.includes(key.coverage)
         ]
         return ListPage(keys, page.after or None)
-
-    async def list_roots(self) -> list[AdminKey]:
-        return await list_roots(self._store)
 
     async def find(self, text: str, *, fresh: bool = False) -> PresentedKey | None:
         """Find the key of this text: at most one read, usually none; ``fresh`` always reads.
@@ -206,10 +196,10 @@ class AdminKeys:
             return None
         now_epoch, is_current = self._now_epoch(), match == items.HASH
         in_force = is_current or stored.previous_counts(now_epoch)
-        if not in_force or stored.key.has_ended(now_epoch):
-            return PresentedKey(stored.key, is_valid=False)
-        await self._note_use(stored, text, now_epoch, is_current=is_current)
-        return PresentedKey(stored.key, is_valid=True)
+        is_valid = in_force and not stored.has_ended(now_epoch)
+        if is_valid:
+            await self._note_use(stored, text, now_epoch, is_current=is_current)
+        return PresentedKey(stored, is_valid)
 
     def _match(self, stored: StoredKey | None, key_id: str, text: str) -> str | None:
         matched = None
@@ -223,13 +213,13 @@ class AdminKeys:
         self, stored: StoredKey, text: str, now_epoch: int, *, is_current: bool
     ) -> None:
         """Record the use and renew an outdated hash, if due; a failure is ignored."""
-        key_id, attribute = stored.key.key_id, items.HASH if is_current else items.PREVIOUS_HASH
+        key_id, attribute = stored.key_id, items.HASH if is_current else items.PREVIOUS_HASH
         known = self._cache.get(key_id)
         is_known = known is not None and known.rotations == stored.rotations
         if known is not None and is_known:
             stored = known  # another caller may be writing it already
         hashed = stored.hash if is_current else stored.previous_hash or ""
-        used_at_epoch = stored.used_at_epoch if is_current else stored.key.last_used_at_epoch
+        used_at_epoch = stored.used_at_epoch if is_current else stored.last_used_at_epoch
         is_due = used_at_epoch is None or now_epoch - used_at_epoch >= LAST_USED_SECS
         if not is_due and not self._peppers.is_outdated(hashed):
             return
@@ -237,13 +227,13 @@ class AdminKeys:
         if self._peppers.is_outdated(hashed):
             fresh = self._peppers.hash(items.owner_of(key_id), text)
         actions: list[Action] = [Set(items.LAST_USED_AT, now_epoch), Set(attribute, fresh)]
-        noted = replace(stored, key=replace(stored.key, last_used_at_epoch=now_epoch))
         if is_current:
             actions.append(Set(items.USED_AT, now_epoch))
-            noted = replace(noted, hash=fresh, used_at_epoch=now_epoch)
+            noted = replace(stored, hash=fresh, used_at_epoch=now_epoch)
         else:
-            noted = replace(noted, previous_hash=fresh)
+            noted = replace(stored, previous_hash=fresh)
         if is_known:
+            noted = replace(noted, last_used_at_epoch=now_epoch)
             self._cache.replace(key_id, noted)  # before the write, so that one caller makes it
         condition = attr(attribute).eq(hashed)
         operation = Update(CONFIG, items.item_key(key_id), tuple(actions), condition)
@@ -264,7 +254,7 @@ class AdminKeys:
     async def _read_within(self, key_id: str, by: Attribution) -> StoredKey:
         within = NO_ORG if by.authority is None else by.authority.coverage
         stored = await self._read(key_id) if is_key_id(key_id) else None
-        if stored is None or not within.includes(stored.key.coverage):
+        if stored is None or not within.includes(stored.coverage):
             raise NotFoundError(f"admin key {key_id}")
         return stored
 
@@ -284,9 +274,8 @@ class AdminKeys:
 async def list_roots(store: Store) -> list[AdminKey]:
     """The keys for the whole deployment, also expired ones."""
     found = query_items(store, Query(CONFIG, items.PARTITION))
-    stored = [readable(items.stored_key, item) async for item in found]
-    keys = [one.key for one in stored if one is not None]
-    return [key for key in keys if key.role is Role.ADMIN and key.coverage.is_all]
+    keys = [readable(items.stored_key, item) async for item in found]
+    return [key for key in keys if key and key.role is Role.ADMIN and key.coverage.is_all]
 
 
 def _change(key: AdminKey, verb: str, **sides: dict[str, Any]) -> Change:
@@ -296,8 +285,8 @@ def _change(key: AdminKey, verb: str, **sides: dict[str, Any]) -> Change:
 
 def _terms(key: AdminKey) -> dict[str, Any]:
     terms: dict[str, Any] = {"name": key.name, "role": key.role.value}
-    if key.coverage.org_ids is not None:
-        terms["org_ids"] = sorted(key.coverage.org_ids)
+    if key.org_ids is not None:
+        terms["org_ids"] = sorted(key.org_ids)
     if key.expires_at_epoch is not None:
         terms["expires_at_epoch"] = key.expires_at_epoch
     return terms

@@ -68,18 +68,18 @@ class Guard:
         self._allowed = tuple(allowed)
         self.topics = frozenset(topics)
 
-    def check_url(self, url: str, field: str = "url") -> SplitResult:
-        parts = self._check_host(url, field)
+    def check_url(self, url: str) -> SplitResult:
+        parts = self._check_host(url)
         is_plain = parts.scheme == "http" and self.allows_plain(parts.hostname or "")
         if parts.scheme != "https" and not is_plain:
-            raise InvalidValueError(field, "must begin with https://")
+            raise InvalidValueError("url", "must begin with https://")
         return parts
 
-    def check_mail_server(self, url: str, field: str = "url") -> SplitResult:
-        parts = self._check_host(url, field)
+    def check_mail_server(self, url: str) -> SplitResult:
+        parts = self._check_host(url)
         has_more = parts.path not in ("", "/") or parts.query or parts.fragment
         if parts.scheme not in ("smtp", "smtps") or has_more:
-            raise InvalidValueError(field, "must be smtps://HOST, or smtp://HOST:587 for STARTTLS")
+            raise InvalidValueError("url", "must be smtps://HOST, or smtp://HOST:587 for STARTTLS")
         return parts
 
     def allows_plain(self, host: str) -> bool:
@@ -88,16 +88,16 @@ class Guard:
         is_loopback = host == _LOCALHOST or (literal is not None and _reached(literal).is_loopback)
         return is_loopback and self._allows_loopback
 
-    def _check_host(self, url: str, field: str) -> SplitResult:
-        parts = _split(url, field)
+    def _check_host(self, url: str) -> SplitResult:
+        parts = _split(url)
         host = parts.hostname or ""
         literal = _literal(host)
         if literal is None and host.rstrip(".").rpartition(".")[2][:1].isdigit():
-            raise InvalidValueError(field, "must have a host name or an IP address")
+            raise InvalidValueError("url", "must have a host name or an IP address")
         is_inside = literal is not None and not self.permits(literal)
         if is_inside or (_is_loopback_name(host) and not self._allows_loopback):
             raise InvalidValueError(
-                field, "must be a public address, or in a network of PRICEKEEPER_ALERT_NETWORKS"
+                "url", "must be a public address, or in a network of PRICEKEEPER_ALERT_NETWORKS"
             )
         return parts
 
@@ -149,25 +149,25 @@ class GuardedResolver(AbstractResolver):
     async def close(self) -> None: ...
 
 
-def _split(url: str, field: str) -> SplitResult:
+def _split(url: str) -> SplitResult:
     if not 1 <= len(url) <= URL_LENGTH_MAX:
-        raise InvalidValueError(field, f"must be a URL of at most {URL_LENGTH_MAX} characters")
+        raise InvalidValueError("url", f"must be a URL of at most {URL_LENGTH_MAX} characters")
     if not url.isascii():
         message = "must be ASCII: write the host as xn--..., and other characters as %.."
-        raise InvalidValueError(field, message)
+        raise InvalidValueError("url", message)
     if not url.isprintable():
-        raise InvalidValueError(field, "must not contain line breaks or control characters")
+        raise InvalidValueError("url", "must not contain line breaks or control characters")
     if " " in url or "\\" in url:
-        raise InvalidValueError(field, "must not contain spaces or backslashes")
+        raise InvalidValueError("url", "must not contain spaces or backslashes")
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
         has_host = False
     if not has_host:
-        raise InvalidValueError(field, "must be a URL such as https://hooks.example.com/alerts")
+        raise InvalidValueError("url", "must be a URL such as https://hooks.example.com/alerts")
     if parts.username is not None or parts.password is not None:
-        raise InvalidValueError(field, "must not contain a user or a password")
+        raise InvalidValueError("url", "must not contain a user or a password")
     return parts
 
 

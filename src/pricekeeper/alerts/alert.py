@@ -65,11 +65,20 @@ def owner_from(key: str) -> Owner:
     return Owner(OrgId(org_id), life)
 
 
+class Party(NamedTuple):
+    """What a finding is about: an organisation, an app of it, or the deployment."""
+
+    owner: Owner = DEPLOYMENT
+    org_name: str | None = None
+    app_id: AppId | None = None
+    app_name: str | None = None
+
+
 class Finding(msgspec.Struct, frozen=True):
     """A fact for people, as texts with marks of `foreign`, and as data."""
 
     kind: AlertKind
-    owner: Owner
+    party: Party
     identity: tuple[str | int, ...]
     title: str
     text: str
@@ -77,9 +86,10 @@ class Finding(msgspec.Struct, frozen=True):
     about: dict[str, Any]
     lasts_until_ms: int
     """Until when the same thing can be found."""
-    org_name: str | None = None
-    app_id: AppId | None = None
-    app_name: str | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return self.party.owner
 
     @property
     def digest(self) -> str:
@@ -186,7 +196,7 @@ parse_body: Final = msgspec.json.Decoder(AlertBody).decode
 
 def alert_body(alert: Alert) -> bytes:
     """Encode an alert to send and store it."""
-    finding = alert.finding
+    finding, party = alert.finding, alert.finding.party
     return encoded_body(
         AlertBody(
             id=alert.id,
@@ -194,10 +204,10 @@ def alert_body(alert: Alert) -> bytes:
             at=showing.rfc3339(alert.at_ms),
             about=finding.about,
             **_texts(title=finding.title, text=finding.text, next=finding.next_step),
-            org_id=finding.owner.org_id,
-            org_name=finding.org_name,
-            app_id=finding.app_id,
-            app_name=finding.app_name,
+            org_id=party.owner.org_id,
+            org_name=party.org_name,
+            app_id=party.app_id,
+            app_name=party.app_name,
         )
     )
 

@@ -76,8 +76,9 @@ def anomaly_findings(
     spent_micros, usual_micros = micros_of(spent), micros_of(usual.by_then)
     subject = subject_of(policy)
     times = f"{spent // usual.by_then} times" if usual.by_then else "more than nothing, which is"
-    yield subject.finding(
+    yield Finding(
         AlertKind.ANOMALY,
+        subject.party,
         (day,),
         title=f"{subject.words}: {showing.usd(spent_micros)} today, {times} what is usual",
         text=f"{subject.words} has spent {showing.usd(spent_micros)} on {day_words(day)} so far. "

@@ -54,8 +54,7 @@ _CHANNELS, _VERSION = "channels", "version"
 _OF_DEPLOYMENT: Final = Key(ALERTS_SORT_KEY, ALERTS_SORT_KEY)
 
 
-class _StoredChannel(msgspec.Struct, frozen=True):
-    channel: Channel
+class _StoredChannel(Channel, frozen=True, kw_only=True):
     sealed: str
 
 
@@ -108,7 +107,7 @@ class Channels:
 
     async def read_all(self, owner: Owner) -> list[Channel]:
         stored = await self._read(owner)
-        return [stored.channels[name].channel for name in sorted(stored.channels)]
+        return [stored.channels[name] for name in sorted(stored.channels)]
 
     async def find_receivers(self, finding: Finding) -> list[Receiver]:
         """The channels that a finding goes to: its owner's and the deployment's. One read."""
@@ -118,7 +117,7 @@ class Channels:
             Receiver(owner, name)
             for owner, item in zip(owners, items, strict=True)
             for name, stored in sorted(_stored_from(owner, item).channels.items())
-            if stored.channel.takes(finding.kind)
+            if stored.takes(finding.kind)
         ]
 
     async def open(self, receiver: Receiver) -> OpenChannel | None:
@@ -126,7 +125,7 @@ class Channels:
         found = (await self._read(receiver.owner)).channels.get(receiver.name)
         if found is None:
             return None
-        return OpenChannel(found.channel, self._unseal(receiver, found.sealed))
+        return OpenChannel(found, self._unseal(receiver, found.sealed))
 
     async def put(
         self, owner: Owner, name: str, request: ChannelRequest, by: Attribution
@@ -141,7 +140,7 @@ class Channels:
             made = self._make(Receiver(owner, name), request, before)
             change = _change(owner, name, "put", before, made)
             if await self._write(owner, stored, {**stored.channels, name: made}, change, by):
-                return SavedChannel(made.channel, created=before is None)
+                return SavedChannel(made, created=before is None)
         raise ContendedError("others kept changing these channels")
 
     async def remove(self, owner: Owner, name: str, by: Attribution) -> None:
@@ -163,18 +162,18 @@ class Channels:
         self, receiver: Receiver, request: ChannelRequest, before: _StoredChannel | None
     ) -> _StoredChannel:
         known = None
-        if before is not None and before.channel.kind is request.kind:
+        if before is not None and before.kind is request.kind:
             known = self._unseal(receiver, before.sealed)
         address = address_of(request, known, self.guard)
-        channel = Channel(
+        text = msgspec.json.encode(address).decode()
+        return _StoredChannel(
             receiver.name,
             request.kind,
             shown_address(request.kind, address),
             tuple(dict.fromkeys(request.kinds)),
             self._clock.now_ms() // 1000,
+            sealed=self._require_sealer().seal(receiver.key, text),
         )
-        text = msgspec.json.encode(address).decode()
-        return _StoredChannel(channel, self._require_sealer().seal(receiver.key, text))
 
     def _unseal(self, receiver: Receiver, sealed: str) -> ChannelAddress:
         text = self._require_sealer().unseal(receiver.key, sealed)
@@ -199,11 +198,9 @@ class Channels:
         by: Attribution,
     ) -> bool:
         """Replace the channels that were read; ``False`` if another caller was faster."""
-        key = _key(owner)
         item: Item = {
-            "PK": key.pk,
-            "SK": key.sk,
-            _CHANNELS: {name: _as_map(one) for name, one in channels.items()},
+            **_key(owner).attributes,
+            _CHANNELS: msgspec.to_builtins(channels),
             _VERSION: before.version + 1,
             ORG_INCARNATION: owner.life,
         }
@@ -225,14 +222,14 @@ class Channels:
 
 
 def _change(
-    owner: Owner, name: str, verb: str, before: _StoredChannel | None, after: _StoredChannel | None
+    owner: Owner, name: str, verb: str, before: Channel | None, after: Channel | None
 ) -> Change:
     return Change(
         f"alert_channel.{verb}",
         f"alert-channel/{name}",
         owner.org_id,
-        None if before is None else _facts(before.channel),
-        None if after is None else _facts(after.channel),
+        None if before is None else _facts(before),
+        None if after is None else _facts(after),
     )
 
 
@@ -245,11 +242,6 @@ def _key(owner: Owner) -> Key:
     return _OF_DEPLOYMENT if owner.org_id is None else alerts_key(Client(owner.org_id))
 
 
-def _as_map(stored: _StoredChannel) -> Item:
-    plain: Item = msgspec.to_builtins(stored)
-    return {**plain["channel"], "kinds": list(plain["channel"]["kinds"]), "sealed": stored.sealed}
-
-
 def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannels:
     if item is None or item.get(ORG_INCARNATION, "") != owner.life:
         return _StoredChannels({}, 0)
@@ -257,8 +249,7 @@ def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannel
     channels: dict[str, _StoredChannel] = {}
     for name, plain in typed.mapping(_CHANNELS).items():
         try:
-            channel = msgspec.convert(plain, Channel)
-            channels[name] = _StoredChannel(channel, msgspec.convert(plain["sealed"], str))
-        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            channels[name] = msgspec.convert(plain, _StoredChannel)
+        except msgspec.ValidationError as error:
             raise typed.report_unreadable(f"the channel {name} can't be read") from error
     return _StoredChannels(channels, typed.whole(_VERSION, least=1))

@@ -106,7 +106,7 @@ class Decider:
             alert_id=alert.id,
             kind=finding.kind.value,
             org_id=finding.owner.org_id,
-            app_id=finding.app_id,
+            app_id=finding.party.app_id,
             title=split(finding.title).plain,
             channels=len(receivers),
         )

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, TypeAlias
 import structlog
 
 from pricekeeper.alerts import items
-from pricekeeper.alerts.alert import DeliveryState, Owner
+from pricekeeper.alerts.alert import DeliveryState
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels, OpenChannel
-from pricekeeper.alerts.items import Delivery, Receiver, Waiting
+from pricekeeper.alerts.items import Queued, Receiver, Waiting
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, wait_or_wake
@@ -168,10 +168,10 @@ class Courier:
             for item in page.items:
                 if self._clock.now_ms() >= until_ms:
                     return _Round(failed, oldest_ms)
-                owner, alert_id = items.queued_from(item)
-                error = await self._send(receiver, channel, owner, alert_id)
+                queued = items.queued_from(receiver, item)
+                error = await self._send(queued, channel)
                 if error is not None:
-                    failed, oldest_ms = True, oldest_ms or id_minted_ms(alert_id)
+                    failed, oldest_ms = True, oldest_ms or id_minted_ms(queued.alert_id)
                     if not error.is_refused:
                         return _Round(failed, oldest_ms)
             after = page.after
@@ -182,70 +182,49 @@ class Courier:
         page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE))
         oldest_ms = None
         for item in page.items:
-            owner, alert_id = items.queued_from(item)
-            if not await self._give_up_if_old(receiver, owner, alert_id, error):
-                oldest_ms = oldest_ms or id_minted_ms(alert_id)
+            queued = items.queued_from(receiver, item)
+            if not await self._give_up_if_old(queued, error):
+                oldest_ms = oldest_ms or id_minted_ms(queued.alert_id)
         _log.warning("alert_delivery_failed", channel=receiver.key, error=str(error))
         return _Round(failed=True, oldest_ms=oldest_ms)
 
-    async def _send(
-        self, receiver: Receiver, channel: OpenChannel | None, owner: Owner, alert_id: str
-    ) -> DeliveryError | None:
+    async def _send(self, queued: Queued, channel: OpenChannel | None) -> DeliveryError | None:
         """Send one alert and settle it; returns the error if it must be tried again."""
-        item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
+        item = await self._store.get(ALERTS, queued.key)
         if item is None or channel is None:
             why = "the channel was removed" if channel is None else "the alert has expired"
-            await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, why)
+            await self._settle(queued, DeliveryState.GIVEN_UP, why)
             return None
-        kind = channel.channel.kind
+        kind, named = channel.channel.kind, _named(queued)
         try:
             alert = items.alert_from(item)
-            await self._destinations[kind](channel, alert_id, alert.body)
+            await self._destinations[kind](channel, queued.alert_id, alert.body)
         except UnreadableItemError:
-            await self._settle(
-                receiver, owner, alert_id, DeliveryState.GIVEN_UP, "it can't be read"
-            )
-            return None
+            await self._settle(queued, DeliveryState.GIVEN_UP, "it can't be read")
         except DeliveryError as error:
             self.meter.failed[kind.value] += 1
-            _log.warning(
-                "alert_delivery_failed", alert_id=alert_id, channel=receiver.key, error=str(error)
-            )
-            if await self._give_up_if_old(receiver, owner, alert_id, error, kind):
-                return None
-            return error
-        self.meter.delivered[kind.value] += 1
-        _log.info("alert_delivered", alert_id=alert_id, channel=receiver.key)
-        await self._settle(receiver, owner, alert_id, DeliveryState.DELIVERED)
+            _log.warning("alert_delivery_failed", **named, error=str(error))
+            return None if await self._give_up_if_old(queued, error, kind) else error
+        else:
+            self.meter.delivered[kind.value] += 1
+            _log.info("alert_delivered", **named)
+            await self._settle(queued, DeliveryState.DELIVERED)
         return None
 
     async def _give_up_if_old(
-        self,
-        receiver: Receiver,
-        owner: Owner,
-        alert_id: str,
-        error: DeliveryError,
-        kind: ChannelKind | None = None,
+        self, queued: Queued, error: DeliveryError, kind: ChannelKind | None = None
     ) -> bool:
         """Give up an alert that has waited too long; returns whether it did."""
-        if self._clock.now_ms() - id_minted_ms(alert_id) < GIVE_UP_MS:
+        if self._clock.now_ms() - id_minted_ms(queued.alert_id) < GIVE_UP_MS:
             return False
         self.meter.given_up["unknown" if kind is None else kind.value] += 1
-        _log.error("alert_given_up", alert_id=alert_id, channel=receiver.key, error=str(error))
-        await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, str(error))
+        _log.error("alert_given_up", **_named(queued), error=str(error))
+        await self._settle(queued, DeliveryState.GIVEN_UP, str(error))
         return True
 
-    async def _settle(
-        self,
-        receiver: Receiver,
-        owner: Owner,
-        alert_id: str,
-        state: DeliveryState,
-        error: str | None = None,
-    ) -> None:
+    async def _settle(self, queued: Queued, state: DeliveryState, error: str | None = None) -> None:
         """Remove an alert from the queue. If the reply is lost, it may be delivered again."""
-        delivery = Delivery("", state, self._clock.now_ms(), error)
-        writes = items.settle_writes(receiver, owner, delivery, alert_id)
+        writes = items.settle_writes(queued, state, self._clock.now_ms(), error)
         try:
             await self._store.transact(writes)
         except OutcomeUnknownError:
@@ -255,3 +234,7 @@ class Courier:
                 return  # another instance did it
             with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
                 await self._store.transact(writes[:-1])  # the alert itself has expired
+
+
+def _named(queued: Queued) -> dict[str, str]:
+    return {"alert_id": queued.alert_id, "channel": queued.receiver.key}

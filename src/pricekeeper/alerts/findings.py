@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from pricekeeper import showing
-from pricekeeper.alerts.alert import DEPLOYMENT, AlertKind, Finding, foreign
+from pricekeeper.alerts.alert import AlertKind, Finding, Party, foreign
 from pricekeeper.alerts.wording import micros_of, rfc3339, subject_of
 from pricekeeper.days import MS_PER_DAY, next_midnight_ms, org_day
 from pricekeeper.tenants import Policy
@@ -85,8 +85,9 @@ def denial_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Findi
     subject = subject_of(policy)
     pct = share.part * 100 // share.whole
     hour_ms = now_ms // HOUR_MS * HOUR_MS
-    yield subject.finding(
+    yield Finding(
         AlertKind.DENIALS,
+        subject.party,
         (policy.client_id, policy.incarnation, hour_ms),
         title=f"{subject.words}: {pct} % of its calls are denied",
         text=f"One instance denied {share.part} of {share.whole} calls of {subject.words} in the "
@@ -111,8 +112,9 @@ def unsettled_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Fi
     subject = subject_of(policy)
     part, whole = micros_of(share.part), micros_of(share.whole)
     pct = share.part * 100 // share.whole
-    yield subject.finding(
+    yield Finding(
         AlertKind.UNSETTLED,
+        subject.party,
         (org_day(policy.timezone, now_ms),),
         title=f"{subject.words}: {pct} % of what is charged was never settled",
         text=f"One instance charged {showing.usd(whole)} to {subject.words} in the last hour, of "
@@ -142,9 +144,9 @@ def price_finding(label: str, *, is_estimated: bool, records: int, now_ms: int) 
         title = f"The price of {label} is not known"
         effect = "was refused, because a kind of its tokens has no price"
     return Finding(
-        kind=AlertKind.PRICE,
-        owner=DEPLOYMENT,
-        identity=(what, label, org_day("UTC", now_ms)),
+        AlertKind.PRICE,
+        Party(),
+        (what, label, org_day("UTC", now_ms)),
         title=title,
         text=f"Usage of {label} {effect}: {records} records at one instance since its last check.",
         next_step="Add the prices to the deployment file (PRICEKEEPER_CONFIG) and restart; "
@@ -161,9 +163,9 @@ def lag_findings(caught_up_at_ms: int, interval_secs: int, now_ms: int) -> Itera
     if lag_ms < bound_ms:
         return
     yield Finding(
-        kind=AlertKind.AGGREGATOR_LAG,
-        owner=DEPLOYMENT,
-        identity=(caught_up_at_ms,),
+        AlertKind.AGGREGATOR_LAG,
+        Party(),
+        (caught_up_at_ms,),
         title="Totals are not up to date: the aggregator is behind",
         text=f"No aggregation was complete since {rfc3339(caught_up_at_ms)}, {lag_ms // 1000} "
         "seconds ago. Quotas and alerts about them are late.",
@@ -188,8 +190,9 @@ def secret_findings(policy: Policy, now_ms: int) -> Iterator[Finding]:
         return
     subject = subject_of(policy)
     due_epoch = created + (age_days // days_max + 1) * days_max * _SECS_PER_DAY
-    yield subject.finding(
+    yield Finding(
         AlertKind.SECRET_AGE,
+        subject.party,
         (policy.client_id, policy.incarnation, created, age_days // days_max * days_max),
         title=f"{subject.words}: its secret is {age_days} days old",
         text=f"The secret of {subject.words} ({foreign(policy.client_id)}) is from "

@@ -108,16 +108,34 @@ class StoredAlert(NamedTuple):
         return joined_state([delivery.state for delivery in self.deliveries])
 
 
-class Waiting(NamedTuple):
-    """A channel with a queue."""
+class Queued(NamedTuple):
+    """An alert that waits for a channel."""
 
     receiver: Receiver
-    pending: int
-    due_ms: int
-    failures: int
-    oldest_ms: int | None
+    owner: Owner
+    """Of the alert."""
+    alert_id: str
+
+    @property
+    def key(self) -> Key:
+        return alert_key(self.owner, self.alert_id)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A channel with a queue."""
+
+    key: str = msgspec.field(name="SK")
+    pending: int = 0
+    due_ms: int = 0
+    failures: int = 0
+    oldest_ms: int | None = None
     """Of the oldest alert that could not be delivered."""
-    leased_until_ms: int
+    leased_until_ms: int = 0
+
+    @property
+    def receiver(self) -> Receiver:
+        owner, _, name = self.key.rpartition("#")  # names of channels contain no #
+        return Receiver(owner_from(owner), name)
 
 
 def key_key(owner: Owner, digest: str) -> Key:
@@ -141,19 +159,14 @@ def decision_writes(
     finding, at_epoch = alert.finding, alert.at_ms // 1000
     expires = at_epoch + KEPT_SECS
     lasts = max(finding.lasts_until_ms // 1000, at_epoch) + KEY_KEPT_SECS
-    key, own = key_key(finding.owner, finding.digest), alert_key(finding.owner, alert.id)
-    item: Item = {
-        "PK": own.pk,
-        "SK": own.sk,
-        _KIND: finding.kind.value,
-        _BODY: body,
-        EXPIRY: expires,
-    }
+    key = key_key(finding.owner, finding.digest).attributes
+    own = alert_key(finding.owner, alert.id).attributes
+    item: Item = {**own, _KIND: finding.kind.value, _BODY: body, EXPIRY: expires}
     receivers = list(receivers)
     item |= {one.attribute: {"state": DeliveryState.PENDING.value} for one in receivers}
     item |= {one.attribute: {"state": DeliveryState.UNSENT.value} for one in full}
     writes: list[Write] = [
-        Put(ALERTS, {"PK": key.pk, "SK": key.sk, _ALERT: alert.id, EXPIRY: lasts}, ITEM_ABSENT),
+        Put(ALERTS, {**key, _ALERT: alert.id, EXPIRY: lasts}, ITEM_ABSENT),
         Put(ALERTS, item),
         Put(ALERTS, {"PK": LIST, "SK": alert.id, _OWNER: finding.owner.key, EXPIRY: expires}),
     ]
@@ -178,29 +191,16 @@ def outbox_key(receiver: Receiver) -> Key:
 
 
 def waiting_from(item: Mapping[str, Any]) -> Waiting:
-    """Read a queue; channel names contain no ``#``."""
-    typed = TypedItem(ALERTS, item)
-    owner, _, name = typed.text("SK").rpartition("#")
-    return Waiting(
-        Receiver(owner_from(owner), name),
-        typed.whole(_PENDING, 0),
-        typed.whole(_DUE, 0),
-        typed.whole(_FAILURES, 0),
-        typed.whole(_OLDEST, None),
-        typed.whole(_LEASED_UNTIL, 0),
-    )
+    """Read a queue."""
+    return TypedItem(ALERTS, item).convert(Waiting)
 
 
 def lease_update(receiver: Receiver, lease: str, now_ms: int, until_ms: int) -> Update:
     """Take the lease of a channel, if it is free and the channel is due."""
     is_due = attr(_DUE).absent() | attr(_DUE).le(now_ms)
     is_free = attr(_LEASED_UNTIL).absent() | attr(_LEASED_UNTIL).le(now_ms)
-    return Update(
-        ALERTS,
-        outbox_key(receiver),
-        (Set(_LEASE, lease), Set(_LEASED_UNTIL, until_ms)),
-        ITEM_EXISTS & is_due & is_free,
-    )
+    actions = (Set(_LEASE, lease), Set(_LEASED_UNTIL, until_ms))
+    return Update(ALERTS, outbox_key(receiver), actions, ITEM_EXISTS & is_due & is_free)
 
 
 def release_update(
@@ -208,18 +208,8 @@ def release_update(
 ) -> Update:
     """Release the lease, and set when the channel is due."""
     oldest = Remove(_OLDEST) if oldest_ms is None else Set(_OLDEST, oldest_ms)
-    return Update(
-        ALERTS,
-        outbox_key(receiver),
-        (
-            Remove(_LEASE),
-            Remove(_LEASED_UNTIL),
-            Set(_DUE, due_ms),
-            Set(_FAILURES, failures),
-            oldest,
-        ),
-        attr(_LEASE).eq(lease),
-    )
+    actions = (Remove(_LEASE), Remove(_LEASED_UNTIL), Set(_DUE, due_ms), Set(_FAILURES, failures))
+    return Update(ALERTS, outbox_key(receiver), (*actions, oldest), attr(_LEASE).eq(lease))
 
 
 def emptied_delete(receiver: Receiver) -> Delete:
@@ -232,28 +222,27 @@ def queue_query(receiver: Receiver, limit: int, after: str = "") -> Query:
     return Query(ALERTS, _queue(receiver), after=after, limit=limit)
 
 
-def queued_from(item: Mapping[str, Any]) -> tuple[Owner, str]:
-    """The owner and id of a waiting alert."""
+def queued_from(receiver: Receiver, item: Mapping[str, Any]) -> Queued:
+    """Read an alert that waits for a channel."""
     typed = TypedItem(ALERTS, item)
-    return owner_from(typed.text(_OWNER)), typed.text("SK")
+    return Queued(receiver, owner_from(typed.text(_OWNER)), typed.text("SK"))
 
 
 def settle_writes(
-    receiver: Receiver, owner: Owner, delivery: Delivery, alert_id: str
+    queued: Queued, state: DeliveryState, at_ms: int, error: str | None
 ) -> list[Write]:
     """Remove an alert from a channel's queue, and record its state there.
 
     The first write is refused if another instance did this, the last if the alert has expired.
     """
-    settled: Item = {"state": delivery.state.value, "at_ms": delivery.at_ms}
-    if delivery.error is not None:
-        settled["error"] = delivery.error
+    receiver = queued.receiver
+    settled: Item = {"state": state.value, "at_ms": at_ms}
+    if error is not None:
+        settled["error"] = error
     return [
-        Delete(ALERTS, Key(_queue(receiver), alert_id), ITEM_EXISTS),
+        Delete(ALERTS, Key(_queue(receiver), queued.alert_id), ITEM_EXISTS),
         Update(ALERTS, outbox_key(receiver), (Add(_PENDING, -1),)),
-        Update(
-            ALERTS, alert_key(owner, alert_id), (Set(receiver.attribute, settled),), ITEM_EXISTS
-        ),
+        Update(ALERTS, queued.key, (Set(receiver.attribute, settled),), ITEM_EXISTS),
     ]
 
 

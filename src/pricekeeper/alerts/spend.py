@@ -114,8 +114,9 @@ def _budget_finding(policy: Policy, account: BudgetAccount, budget: Budget, use:
         effect = "Once it is spent, calls are denied."
     resets_at = local_minute(account.span.ends_at_ms, policy.timezone)
     change = subject.change(f"--budget {account.name}={account.window.value}:USD")
-    return subject.finding(
+    return Finding(
         AlertKind.BUDGET,
+        subject.party,
         (
             account.key.pk,
             account.key.sk or "",
@@ -146,8 +147,9 @@ def quota_findings(
         effect = "Once it is spent, the next model of the ordering takes over."
         if use.charged_pct >= _FULL_PCT:
             effect = "The next model of the ordering takes over until then."
-        yield subject.finding(
+        yield Finding(
             AlertKind.QUOTA,
+            subject.party,
             (policy.scope_key, _life(subject), label, day, limit, use.threshold_pct),
             title=f"{subject.words}: {use.threshold_pct} % of the quota of {label} is spent",
             text=f"{use.words} of the quota of {label} of {subject.words} is spent on "
@@ -247,8 +249,9 @@ def _model_finding(
     **texts: str,
 ) -> Finding:
     ends_at_ms = day_ends_at_ms(subject.policy, day)
-    return subject.finding(
+    return Finding(
         kind,
+        subject.party,
         (subject.policy.scope_key, _life(subject), day, *identity),
         about={
             "scope": subject.scope,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from pricekeeper import showing
-from pricekeeper.alerts.alert import AlertKind, Finding, Owner, foreign
+from pricekeeper.alerts.alert import Owner, Party, foreign
 from pricekeeper.days import date_of, day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
@@ -52,31 +52,12 @@ class Subject(NamedTuple):
     def change(self, option: str) -> str:
         return f"{self.command('app set' if self.is_app else 'org set')} {option}"
 
-    def finding(
-        self,
-        kind: AlertKind,
-        identity: tuple[str | int, ...],
-        *,
-        title: str,
-        text: str,
-        next_step: str,
-        about: dict[str, Any],
-        lasts_until_ms: int,
-    ) -> Finding:
+    @property
+    def party(self) -> Party:
         policy = self.policy
-        return Finding(
-            kind=kind,
-            owner=Owner(policy.org_id, policy.org_incarnation),
-            identity=identity,
-            title=title,
-            text=text,
-            next_step=next_step,
-            about=about,
-            lasts_until_ms=lasts_until_ms,
-            org_name=policy.org_name,
-            app_id=policy.app_id if self.is_app else None,
-            app_name=policy.app_name if self.is_app else None,
-        )
+        owner = Owner(policy.org_id, policy.org_incarnation)
+        app = (policy.app_id, policy.app_name) if self.is_app else (None, None)
+        return Party(owner, policy.org_name, *app)
 
 
 def subject_of(policy: Policy) -> Subject:

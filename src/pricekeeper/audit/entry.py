@@ -73,7 +73,7 @@ class Head:
     expires_at_epoch: int = 0
 
     def next_entry(
-        self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int
+        self, change: Change, by: Attribution, entry_id: str, at_ms: int, expires_at_epoch: int
     ) -> TrailEntry:
         return TrailEntry(
             id=entry_id,

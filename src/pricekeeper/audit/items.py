@@ -18,7 +18,7 @@ everything else is put once.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -35,12 +35,12 @@ _SEQ_DIGITS: Final = 12
 _SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
 
 
-class ListedEntry(msgspec.Struct, frozen=True):
+class ListedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry's line in the timeline."""
 
-    id: str
+    id: str = msgspec.field(name="SK")
     chain: str
-    seq: int
+    seq: Annotated[int, msgspec.Meta(ge=1)]
     actor: str
     action: str
 
@@ -91,11 +91,12 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
     """
     after = head_after(entry)
     expiry = {"expires_at_epoch": entry.expires_at_epoch}
+    listed = msgspec.convert(entry, ListedEntry, from_attributes=True)
     return (
         Put(
             AUDIT_TRAIL,
             {
-                **_keyed(head_key(entry.chain)),
+                **head_key(entry.chain).attributes,
                 "seq": after.seq,
                 "hash": after.hash,
                 "entry_expires_at_epoch": after.expires_at_epoch,
@@ -105,7 +106,7 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
         Put(
             AUDIT_TRAIL,
             {
-                **_keyed(entry_key(entry.chain, entry.seq)),
+                **entry_key(entry.chain, entry.seq).attributes,
                 _BODY: canonical_bytes(entry).decode(),
                 **expiry,
             },
@@ -113,14 +114,7 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
         ),
         Put(
             AUDIT_TRAIL,
-            {
-                **_keyed(listed_key(entry.id)),
-                "chain": entry.chain,
-                "seq": entry.seq,
-                "actor": entry.actor,
-                "action": entry.action,
-                **expiry,
-            },
+            {"PK": TIMELINE, **msgspec.to_builtins(listed), **expiry},
             ITEM_ABSENT,
         ),
     )
@@ -154,14 +148,7 @@ def entry_from(item: Item) -> TrailEntry:
 
 def listed_from(item: Item) -> ListedEntry:
     """Read a line of the timeline."""
-    typed = TypedItem(AUDIT_TRAIL, item)
-    return ListedEntry(
-        str(item["SK"]),
-        typed.text("chain"),
-        typed.whole("seq", least=1),
-        typed.text("actor"),
-        typed.text("action"),
-    )
+    return TypedItem(AUDIT_TRAIL, item).convert(ListedEntry)
 
 
 def chain_query(chain: str, *, after: str = "", limit: int, descending: bool = False) -> Query:
@@ -187,7 +174,3 @@ def timeline_query(
 def _ids_from(at_ms: int) -> str:
     digits = f"{at_ms:012x}"
     return f"{digits[:8]}-{digits[8:]}"
-
-
-def _keyed(key: Key) -> Item:
-    return {"PK": key.pk, "SK": key.sk}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -65,45 +65,26 @@ class AuditTrail:
             with log_change(change.action, change.target, by):
                 await self._append(by, change, tuple(operations))
 
-    async def write(self, by: Attribution, change: Change, operation: Write) -> None:
-        """`apply` for one operation; raises `ConditionFailedError` if its condition failed."""
+    async def write(self, by: Attribution, change: Change, operation: Write | None) -> None:
+        """`apply` for one operation or none; raises `ConditionFailedError`."""
         try:
-            await self.apply(by, change, (operation,))
+            await self.apply(by, change, () if operation is None else (operation,))
         except TransactionCancelledError as cancelled:
             raise ConditionFailedError(cancelled.reasons[0].item) from cancelled
-
-    def maker(self, by: Attribution, change: Change) -> Callable[[Write | None], Awaitable[None]]:
-        """Return a function that makes the change; called with ``None``, it only records it."""
-
-        async def make(operation: Write | None) -> None:
-            if operation is None:
-                await self.apply(by, change, ())
-            else:
-                await self.write(by, change, operation)
-
-        return make
 
     async def _append(self, by: Attribution, change: Change, operations: tuple[Write, ...]) -> None:
         head = items.head_from(await self._store.get(AUDIT_TRAIL, items.head_key(change.chain)))
         for attempt in range(ATTEMPTS_MAX):
             await self._pause(attempt)
-            entry = self._next_entry(head, by, change)
+            now_ms = self._clock.now_ms()
+            expires_at_epoch = now_ms // 1000 + self._retention_secs
+            entry = head.next_entry(change, by, new_request_id(now_ms), now_ms, expires_at_epoch)
             beginning = () if head.seq else (items.beginning_update(change.chain),)
             moved = await self._send(entry, head, operations, beginning)
             if moved is None:
                 return
             head = moved
         raise ContendedError(f"{change.target}: others kept making changes")
-
-    def _next_entry(self, head: Head, by: Attribution, change: Change) -> TrailEntry:
-        now_ms = self._clock.now_ms()
-        return head.next_entry(
-            change,
-            by,
-            entry_id=new_request_id(now_ms),
-            at_ms=now_ms,
-            expires_at_epoch=now_ms // 1000 + self._retention_secs,
-        )
 
     async def _send(
         self,

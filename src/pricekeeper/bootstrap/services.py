@@ -13,14 +13,14 @@ from typing import Final
 import structlog
 
 from pricekeeper.activity import Activity
-from pricekeeper.admin_keys import AdminKeys
+from pricekeeper.admin_keys import AdminKeys, list_roots
 from pricekeeper.alerts import Alerts, Guard, Sources
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import NewsTeller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
-from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Sealer, Verifier
+from pricekeeper.credentials import Credentials, ProvisioningKeys, Sealer, Verifier
 from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE
 from pricekeeper.errors import SettingsError
 from pricekeeper.export import DailyExports
@@ -62,7 +62,6 @@ class Services:
     trail: AuditTrail
     tenants: Tenants
     credentials: Credentials
-    provisioning: Provisioning
     provisioning_keys: ProvisioningKeys
     admin_keys: AdminKeys
     identity: Identity
@@ -108,7 +107,7 @@ async def open_services(
             trail=trail,
             orgs_set_budgets=settings.org_admins_set_budgets,
         )
-        verifier = Verifier(clock, peppers)
+        verifier = Verifier(store, clock, peppers)
         credentials = Credentials(store, clock, tenants, peppers, trail=trail, verifier=verifier)
         keys, key_watcher = await open_keys(settings, clock)
         identity = Identity(
@@ -187,7 +186,6 @@ async def open_services(
             trail=trail,
             tenants=tenants,
             credentials=credentials,
-            provisioning=Provisioning(tenants, credentials),
             provisioning_keys=ProvisioningKeys(
                 store, clock, tenants, peppers, trail=trail, verifier=verifier
             ),
@@ -252,7 +250,7 @@ async def require_administrator(services: Services) -> None:
     """Require an administrator's key. If all have expired, only log it: apps must still run."""
     if services.settings.provisioning_key is not None:
         return
-    roots = await services.admin_keys.list_roots()
+    roots = await list_roots(services.store)
     if not roots:
         raise no_administrator()
     now_epoch = services.clock.now_ms() // 1000

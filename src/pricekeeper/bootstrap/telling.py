@@ -55,9 +55,8 @@ class NewsTeller:
     def note_alert(self, alert: alerts.Alert) -> None:
         if not self._feed.is_on:
             return
-        finding = alert.finding
-        body = msgspec.json.decode(alert_body(alert))
-        self._feed.note_alert(AlertNotice(finding.owner.org_id, alert.at_ms, finding.app_id, body))
+        party, body = alert.finding.party, msgspec.json.decode(alert_body(alert))
+        self._feed.note_alert(AlertNotice(party.owner.org_id, alert.at_ms, party.app_id, body))
 
 
 def _line(authorization: Authorization) -> AuthorizationLine:

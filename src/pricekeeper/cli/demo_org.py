@@ -89,9 +89,9 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 async def prepare_demo(services: Services, url: str, console: Console) -> None:
     """Create the organisation and app, and print the environment."""
-    await services.provisioning.put_org(DEMO_ORG, ORG_BODY, DEMO)
-    app = {"app_name": "Assistant"}
-    created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, app, DEMO)
+    await services.credentials.provision(Client(DEMO_ORG), ORG_BODY, DEMO)
+    app, body = Client(DEMO_ORG, DEMO_APP), {"app_name": "Assistant"}
+    created = await services.credentials.provision(app, body, DEMO)
     secret = await _read_secret(services) or await _issue_secret(services, created.retrieval)
     heading = Text.assemble(("Demo Company", "bold"), " is ready. ")
     console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)

@@ -1,9 +1,10 @@
 """Secrets of clients, the one-time tokens that retrieve them, and their hashes.
 
-`Provisioning` registers clients. `Credentials` rotates, issues, checks and revokes.
+`Credentials` registers clients, and rotates, issues, checks and revokes their secrets.
 `ProvisioningKeys` are the keys of single organisations. Both may share a `Verifier`.
 """
 
+from pricekeeper.credentials.items import Claimable
 from pricekeeper.credentials.peppers import Pepper, Peppers
 from pricekeeper.credentials.provisioning_keys import ProvisioningKeys
 from pricekeeper.credentials.sealing import Sealer
@@ -13,7 +14,6 @@ from pricekeeper.credentials.service import (
     ClaimedSecret,
     Credentials,
     Provisioned,
-    Provisioning,
     Retrieval,
     Rotation,
 )
@@ -21,12 +21,12 @@ from pricekeeper.credentials.verification import Verifier
 
 __all__ = [
     "Authenticated",
+    "Claimable",
     "ClaimedSecret",
     "Credentials",
     "Pepper",
     "Peppers",
     "Provisioned",
-    "Provisioning",
     "ProvisioningKeys",
     "Retrieval",
     "Rotation",

@@ -9,7 +9,7 @@ the table can't claim.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pricekeeper.credentials.secret import Secret
@@ -58,8 +58,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """The claim that a retrieval token allows."""
+    """The claim that an unused retrieval token allows."""
 
+    key: str = field(repr=False)
     client: Client
     grace_period_hours: int
     replaces: str | None
@@ -81,11 +82,11 @@ def retrieval_key(token: Secret) -> str:
     return hashlib.sha256(token.reveal().encode("utf-8", "replace")).hexdigest()
 
 
-def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
+def retrieval_put(claimable: Claimable, now_epoch: int) -> Put:
     """Write an unused retrieval token."""
     client = claimable.client
     item: Item = {
-        "PK": key,
+        "PK": claimable.key,
         "org_id": client.org_id,
         "secret_type": "org" if client.app_id is None else "app",
         "client_id": client.client_id,
@@ -109,11 +110,12 @@ def claimable_of(item: Item) -> Claimable | None:
     app_id = typed.text("app_id", None)
     client = Client(OrgId(typed.text("org_id")), None if app_id is None else AppId(app_id))
     grace_period_hours = typed.whole("grace_period_hours", 0, least=0)
-    return Claimable(client, grace_period_hours, typed.text("replaces_hash", None))
+    replaces = typed.text("replaces_hash", None)
+    return Claimable(str(item["PK"]), client, grace_period_hours, replaces)
 
 
 def claim_operations(
-    key: str, claimable: Claimable, new_hash: str, now_epoch: int, generation: Generation
+    claimable: Claimable, new_hash: str, now_epoch: int, generation: Generation
 ) -> tuple[Write, ...]:
     """Use the token and put the new secret in force, all or nothing.
 
@@ -122,12 +124,12 @@ def claim_operations(
     """
     use = Update(
         SECRET_RETRIEVAL_TOKENS,
-        Key(key),
+        Key(claimable.key),
         (Set("used", value=True), Set("used_at_epoch", now_epoch)),
         attr("used").eq(value=False) & attr("expires_at_epoch").gt(now_epoch),
     )
     ends_at_epoch = grace_ends_at(claimable, now_epoch)
-    condition = attr(CLAIMABLE).eq(key) & is_still(SECRET_HASH, claimable.replaces)
+    condition = attr(CLAIMABLE).eq(claimable.key) & is_still(SECRET_HASH, claimable.replaces)
     actions: tuple[Action, ...] = (
         Set(SECRET_HASH, new_hash),
         Set(SECRET_CREATED_AT, now_epoch),

@@ -27,7 +27,7 @@ from pricekeeper.credentials.secret import (
     mint,
     to_base62,
 )
-from pricekeeper.credentials.verification import StoredHash, Verifier, rehash_outdated
+from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import ConditionFailedError, NotFoundError
 from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
@@ -58,11 +58,10 @@ class ProvisioningKeys:
         trail: AuditTrail | None = None,
         verifier: Verifier | None = None,
     ) -> None:
-        self._store = store
         self._trail = trail or AuditTrail(store, clock)
         self._tenants = tenants
         self._peppers = peppers
-        self._verifier = verifier or Verifier(clock, peppers)
+        self._verifier = verifier or Verifier(store, clock, peppers)
 
     async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
         """Make a key, in place of the earlier one: one write.
@@ -102,14 +101,9 @@ class ProvisioningKeys:
             stored = (await self._tenants.read_record(client)).item.get(HASH)
         except NotFoundError:
             stored = None
-        owner = _owner(org_id)
-        hashes = [stored if isinstance(stored, str) else None]
-        matched = await self._verifier.find(org_id, owner, hashes, key)
-        if matched is None:
-            return None
-        known = StoredHash(client, HASH, owner, matched)
-        await rehash_outdated(self._store, self._peppers, known, key)
-        return org_id
+        hashes = {HASH: stored if isinstance(stored, str) else None}
+        is_valid = await self._verifier.matches(client, _owner(org_id), hashes, key)
+        return org_id if is_valid else None
 
     async def _write(
         self, org_id: OrgId, action: Set | Remove, change: Change, by: Attribution

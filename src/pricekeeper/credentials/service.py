@@ -2,8 +2,8 @@
 
 Registration and rotation issue a retrieval token, valid for ten minutes and one claim. A claim
 mints a secret, returns it once and stores its hash; after a lost reply the caller needs a new
-token. `Provisioning` writes a client and its token together, so the winner of a race has a token
-that works.
+token. `Credentials.provision` writes a client and its token together, so the winner of a race
+has a token that works.
 
 This fails closed: no login or claim without the store. While time is in doubt, nothing is issued
 (`ClockInDoubtError`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -35,7 +35,7 @@ from pricekeeper.credentials.secret import (
     is_well_formed,
     mint,
 )
-from pricekeeper.credentials.verification import StoredHash, Verifier, rehash_outdated
+from pricekeeper.credentials.verification import Verifier
 from pricekeeper.errors import (
     ContendedError,
     InvalidClientError,
@@ -51,14 +51,12 @@ from pricekeeper.tenants import (
     Enrolment,
     Generation,
     Policy,
-    Saved,
     Tenants,
     config_key,
     parse_client_id,
 )
 from pricekeeper.tenants.ending import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
-from pricekeeper.values import AppId, OrgId
 from pricekeeper.wire.bounds import GRACE_HOURS_MAX
 
 ATTEMPTS_MAX: Final = 8
@@ -92,24 +90,21 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretClaim:
-    """An unused retrieval token."""
-
-    key: str = field(repr=False)
-    claimable: Claimable
-
-    @property
-    def client_id(self) -> str:
-        return self.claimable.client.client_id
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimedSecret:
     """A client's new secret, shown only once."""
 
     client_id: str
     client_secret: Secret
     old_secret_expires_at_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """A created client with its retrieval token, or an updated one without."""
+
+    created: bool
+    policy: Policy
+    retrieval: Retrieval | None
 
 
 class Credentials:
@@ -132,7 +127,7 @@ class Credentials:
         self._trail = trail or AuditTrail(store, clock)
         self._peppers = peppers
         self._entropy = entropy
-        self._verifier = verifier or Verifier(clock, peppers)
+        self._verifier = verifier or Verifier(store, clock, peppers)
         self.meter = CredentialsMeter()
 
     async def authenticate(
@@ -174,25 +169,27 @@ class Credentials:
         except NotFoundError:
             record = None
         held = items.held({} if record is None else record.item, self._now_epoch())
-        hashes = (held.current, held.previous)
-        stored = await self._verifier.find(
-            client.org_id, client.client_id, hashes, secret, turn_needed=turn_needed
+        hashes = {items.SECRET_HASH: held.current, items.PREVIOUS_HASH: held.previous}
+        is_valid = await self._verifier.matches(
+            client, client.client_id, hashes, secret, turn_needed=turn_needed
         )
-        if record is None or stored is None:
+        if record is None or not is_valid:
             raise InvalidClientError
-        attribute = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
-        known = StoredHash(client, attribute, client.client_id, stored)
-        await rehash_outdated(self._store, self._peppers, known, secret)
         policy = self._tenants.policy_of(record)
         self.meter.note_login(policy)
         return Authenticated(client, policy)
 
-    def enrolment(self, client: Client, by: Attribution) -> tuple[Enrolment, Retrieval]:
-        claimable = Claimable(client, grace_period_hours=0, replaces=None)
-        permit = may_produce(by.authority, client)
-        key, retrieval, now_epoch = self._new_retrieval(permit)
-        put = items.retrieval_put(key, claimable, now_epoch)
-        return Enrolment({items.CLAIMABLE: key}, (put,)), retrieval
+    async def provision(
+        self, client: Client, body: Mapping[str, Any], by: Attribution
+    ) -> Provisioned:
+        """Create a client with a retrieval token, or replace its settings."""
+        key, retrieval, now_epoch = self._new_retrieval(may_produce(by.authority, client))
+        claimable = Claimable(key, client, grace_period_hours=0, replaces=None)
+        put = items.retrieval_put(claimable, now_epoch)
+        enrolment = Enrolment({items.CLAIMABLE: key}, (put,))
+        saved = await self._tenants.put(client, body, by, enrolment)
+        self.meter.retrievals_issued += saved.created
+        return Provisioned(saved.created, saved.policy, retrieval if saved.created else None)
 
     async def rotate(self, client: Client, grace_period_hours: int, by: Attribution) -> Rotation:
         """Allow a new secret to be claimed: one read and one transaction.
@@ -210,8 +207,8 @@ class Credentials:
             item = (await self._tenants.read_record(client)).item
             key, retrieval, now_epoch = self._new_retrieval(permit)
             replaced = items.held(item, now_epoch).current
-            claimable = Claimable(client, grace_period_hours, replaced)
-            if await self._make_claimable(key, claimable, item, now_epoch, by):
+            claimable = Claimable(key, client, grace_period_hours, replaced)
+            if await self._make_claimable(claimable, item, now_epoch, by):
                 self.meter.retrievals_issued += 1
                 _log.info("secret_rotation_begun", client_id=client.client_id)
                 return Rotation(client.client_id, retrieval, grace_period_hours)
@@ -224,24 +221,23 @@ class Credentials:
         """
         return await self.complete_claim(await self.find_claim(token), by)
 
-    async def find_claim(self, token: str) -> SecretClaim:
+    async def find_claim(self, token: str) -> Claimable:
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
-        key = items.retrieval_key(Secret(token))
-        stored = await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key))
+        key = Key(items.retrieval_key(Secret(token)))
+        stored = await self._store.get(SECRET_RETRIEVAL_TOKENS, key)
         claimable = readable(items.claimable_of, stored)
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
-        return SecretClaim(key, claimable)
+        return claimable
 
-    async def complete_claim(self, claim: SecretClaim, by: Attribution) -> ClaimedSecret:
+    async def complete_claim(self, claimable: Claimable, by: Attribution) -> ClaimedSecret:
         """Mint the secret, unless another caller was faster: one transaction.
 
         Without a grace, all tokens from the replaced secret end.
         """
         require_trusted_time(self._clock)
-        key, claimable = claim.key, claim.claimable
-        client, client_id = claimable.client, claim.client_id
+        client, client_id = claimable.client, claimable.client.client_id
         # The holder of the retrieval token acts as the client.
         secret = mint(may_produce(client, client), CLIENT_SECRET, self._entropy)
         new_hash = self._peppers.hash(client_id, secret.reveal())
@@ -250,12 +246,12 @@ class Credentials:
             now_epoch = self._now_epoch()
             since_ms = max(since_ms, self._clock.now_ms())
             begins = Generation(generation, since_ms)
-            operations = items.claim_operations(key, claimable, new_hash, now_epoch, begins)
+            operations = items.claim_operations(claimable, new_hash, now_epoch, begins)
             ends_at_epoch = items.grace_ends_at(claimable, now_epoch)
             try:
                 await self._trail.apply(by, _claimed(claimable, ends_at_epoch), operations)
             except TransactionCancelledError as cancelled:
-                replaced = _still_claimable(key, claimable, cancelled)
+                replaced = _still_claimable(claimable, cancelled)
                 if replaced is None:
                     raise self._not_claimable("used or replaced") from cancelled
                 claimable, latest_ms = replaced
@@ -285,16 +281,16 @@ class Credentials:
         _log.info("secrets_revoked", client_id=client.client_id, previous_only=previous_only)
 
     async def _make_claimable(
-        self, key: str, claimable: Claimable, item: Item, now_epoch: int, by: Attribution
+        self, claimable: Claimable, item: Item, now_epoch: int, by: Attribution
     ) -> bool:
         client = claimable.client
         point = Update(
             CONFIG,
             config_key(client),
-            (Set(items.CLAIMABLE, key),),
+            (Set(items.CLAIMABLE, claimable.key),),
             ITEM_EXISTS & items.is_still(items.CLAIMABLE, item.get(items.CLAIMABLE)),
         )
-        put = items.retrieval_put(key, claimable, now_epoch)
+        put = items.retrieval_put(claimable, now_epoch)
         operations: list[Write] = [put, point, *items.org_checks(client)]
         details = {"grace_period_hours": claimable.grace_period_hours}
         change = Change("credentials.rotate", client.client_id, client.org_id, after=details)
@@ -332,7 +328,7 @@ def _impossible(secret: str) -> bool:
 
 
 def _still_claimable(
-    key: str, claimable: Claimable, cancelled: TransactionCancelledError
+    claimable: Claimable, cancelled: TransactionCancelledError
 ) -> tuple[Claimable, int] | None:
     """The claim to try next, if it is still open and only the replaced hash has changed.
 
@@ -344,42 +340,7 @@ def _still_claimable(
         for index, reason in enumerate(cancelled.reasons)
         if index != 1
     ]
-    if any(lost) or item is None or item.get(items.CLAIMABLE) != key:
+    if any(lost) or item is None or item.get(items.CLAIMABLE) != claimable.key:
         return None
     latest_ms: int = item.get(TOKENS_VALID_FROM, 0)
     return replace(claimable, replaces=item.get(items.SECRET_HASH)), latest_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Provisioned:
-    """A created client with its retrieval token, or an updated one without."""
-
-    created: bool
-    policy: Policy
-    retrieval: Retrieval | None
-
-
-class Provisioning:
-    """Creates and updates clients with credentials."""
-
-    def __init__(self, tenants: Tenants, credentials: Credentials) -> None:
-        self._tenants = tenants
-        self._credentials = credentials
-
-    async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Provisioned:
-        enrolment, retrieval = self._credentials.enrolment(Client(org_id), by)
-        saved = await self._tenants.put_org(org_id, body, by, enrolment)
-        return self._note_saved(saved, retrieval)
-
-    async def put_app(
-        self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any], by: Attribution
-    ) -> Provisioned:
-        enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id), by)
-        saved = await self._tenants.put_app(org_id, app_id, body, by, enrolment)
-        return self._note_saved(saved, retrieval)
-
-    def _note_saved(self, saved: Saved, retrieval: Retrieval) -> Provisioned:
-        if not saved.created:
-            return Provisioned(created=False, policy=saved.policy, retrieval=None)
-        self._credentials.meter.retrievals_issued += 1
-        return Provisioned(created=True, policy=saved.policy, retrieval=retrieval)

@@ -15,10 +15,9 @@ wait is 4 s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Final
 
 import bcrypt
@@ -31,7 +30,6 @@ from pricekeeper.errors import StoreError
 from pricekeeper.storage import Set, Store, Update, attr
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
-from pricekeeper.values import OrgId
 
 TURN_MS: Final = 250
 DOUBTED_PLACES_MAX: Final = 16
@@ -88,67 +86,55 @@ def _matches(stored: str, secret: str) -> bool:
 class Verifier:
     """Compares secrets with hashes. ``owner`` is part of what is hashed."""
 
-    def __init__(self, clock: Clock, peppers: Peppers) -> None:
+    def __init__(self, store: Store, clock: Clock, peppers: Peppers) -> None:
+        self._store = store
         self._peppers = peppers
         self._bcrypt = BcryptHashes()
         self.doubted = DoubtedSecrets(clock)
 
-    async def find(
+    async def matches(
         self,
-        org_id: OrgId,
+        client: Client,
         owner: str,
-        hashes: Sequence[str | None],
+        hashes: Mapping[str, str | None],
         secret: str,
         *,
         turn_needed: bool = False,
-    ) -> str | None:
-        """Return the hash of the secret, if it is among these.
+    ) -> bool:
+        """Whether the secret has one of these hashes, named by their attribute of the client.
 
-        With ``turn_needed``, a bcrypt hash waits for a turn.
+        A matching outdated hash is replaced. With ``turn_needed``, a bcrypt hash waits for a turn.
         """
         matched: str | None = None
-        for stored in hashes:
+        for attribute, stored in hashes.items():
             if self._peppers.matches(stored, owner, secret):
-                matched = stored
-        for stored in hashes:
+                matched = matched or attribute
+        for attribute, stored in hashes.items():
             if stored is None or matched is not None or self._peppers.knows(stored):
                 continue
             if not stored.startswith(PREFIX):
                 _log.error("secret_hash_unreadable", owner=owner)
                 continue
-            async with self.doubted.wait_for_turn(org_id) if turn_needed else nullcontext():
-                if await self._bcrypt.matches(org_id, stored, secret):
-                    matched = stored
-        return matched
+            turn = self.doubted.wait_for_turn(client.org_id) if turn_needed else nullcontext()
+            async with turn:
+                if await self._bcrypt.matches(client.org_id, stored, secret):
+                    matched = attribute
+        if matched is None:
+            return False
+        await self._rehash_outdated(client, owner, matched, hashes[matched] or "", secret)
+        return True
 
-
-@dataclass(frozen=True, slots=True)
-class StoredHash:
-    """A hash, its attribute on a client's item, and its owner."""
-
-    client: Client
-    attribute: str
-    owner: str
-    text: str = field(repr=False)
-
-
-async def rehash_outdated(store: Store, peppers: Peppers, stored: StoredHash, secret: str) -> None:
-    """Replace an outdated hash of a right secret, unless it was changed meanwhile.
-
-    After a failure the old hash stays valid.
-    """
-    if not peppers.is_outdated(stored.text):
-        return
-    client_id = stored.client.client_id
-    operation = Update(
-        CONFIG,
-        config_key(stored.client),
-        (Set(stored.attribute, peppers.hash(stored.owner, secret)),),
-        attr(stored.attribute).eq(stored.text),
-    )
-    try:
-        await store.update(operation)
-    except StoreError as error:
-        _log.warning("secret_hash_kept", client_id=client_id, error=error.code)
-    else:
-        _log.info("secret_hash_upgraded", client_id=client_id)
+    async def _rehash_outdated(
+        self, client: Client, owner: str, attribute: str, stored: str, secret: str
+    ) -> None:
+        """Replace an outdated hash, unless it was changed; after a failure it stays valid."""
+        if not self._peppers.is_outdated(stored):
+            return
+        actions = (Set(attribute, self._peppers.hash(owner, secret)),)
+        same = attr(attribute).eq(stored)
+        try:
+            await self._store.update(Update(CONFIG, config_key(client), actions, same))
+        except StoreError as error:
+            _log.warning("secret_hash_kept", client_id=client.client_id, error=error.code)
+        else:
+            _log.info("secret_hash_upgraded", client_id=client.client_id)

@@ -282,7 +282,7 @@ async def claim_secret(call: Call) -> Answer:
     """Exchange a retrieval token for the secret, once."""
     try:
         claim = await call.services.credentials.find_claim(call.body.token)
-        await limit_client(call, claim.client_id)
+        await limit_client(call, claim.client.client_id)
         call.actor = "retrieval-token"
         claimed = await provisioning.complete_claim(call.services, claim, call.by())
         return Answer(200, claimed, NO_STORE)

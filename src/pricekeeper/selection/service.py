@@ -215,7 +215,7 @@ class Selector:
             after=None if label is None else {"model_label": label},
         )
         try:
-            await self._trail.maker(by, change)(update)
+            await self._trail.write(by, change, update)
         except ConditionFailedError:
             return False
         finally:  # also if it is not known whether it was applied

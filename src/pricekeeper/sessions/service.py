@@ -213,14 +213,7 @@ class Sessions:
         return await self._store.get(SESSIONS, slot_key(token.subject, token.session_id.slot))
 
     def _judge(self, session: Session | None, token: RefreshToken) -> Verdict:
-        return judge(
-            session,
-            token.session_id,
-            token.hash,
-            token.rotation,
-            now_ms=self._clock.now_ms(),
-            grace_ms=self._lifetimes.grace_ms,
-        )
+        return judge(session, token, self._clock.now_ms(), self._lifetimes.grace_ms)
 
     def _reissue(self, session: Session, token: RefreshToken) -> Opened:
         key = self._keys.find_refresh_key(session.key_id)

@@ -134,36 +134,6 @@ class Slots(msgspec.Struct, frozen=True):
         return tuple(session for session in self.live if session.id.slot >= limit)
 
 
-class Verdict(Enum):
-    """The result of checking a refresh token."""
-
-    ROTATE = "current"
-    REPLAY = "replaced a moment ago: the reply may be lost"
-    REUSED = "replaced before: it may be stolen"
-    ENDED = "its session has ended"
-
-
-def judge(
-    session: Session | None,
-    session_id: SessionId,
-    presented_hash: str,
-    rotation: int,
-    *,
-    now_ms: int,
-    grace_ms: int,
-) -> Verdict:
-    """Check a genuine refresh token against its slot."""
-    if session is None or session.id != session_id or session.ended_at_ms:
-        return Verdict.ENDED
-    if session.refresh_hash == presented_hash:
-        return Verdict.ROTATE
-    if session.previous_hash == presented_hash and now_ms < session.refreshed_at_ms + grace_ms:
-        return Verdict.REPLAY
-    if rotation < session.rotation:
-        return Verdict.REUSED
-    return Verdict.ENDED  # ahead of the store: it may have been restored from a backup
-
-
 def _printable(text: str) -> str:
     cut = text[:LABEL_LENGTH_MAX]
     return "".join(c for c in cut if not unicodedata.category(c).startswith("C")).strip()
@@ -201,6 +171,28 @@ class RefreshToken(msgspec.Struct, frozen=True):
     session_id: SessionId
     rotation: int
     hash: str
+
+
+class Verdict(Enum):
+    """The result of checking a refresh token."""
+
+    ROTATE = "current"
+    REPLAY = "replaced a moment ago: the reply may be lost"
+    REUSED = "replaced before: it may be stolen"
+    ENDED = "its session has ended"
+
+
+def judge(session: Session | None, token: RefreshToken, now_ms: int, grace_ms: int) -> Verdict:
+    """Check a genuine refresh token against its slot."""
+    if session is None or session.id != token.session_id or session.ended_at_ms:
+        return Verdict.ENDED
+    if session.refresh_hash == token.hash:
+        return Verdict.ROTATE
+    if session.previous_hash == token.hash and now_ms < session.refreshed_at_ms + grace_ms:
+        return Verdict.REPLAY
+    if token.rotation < session.rotation:
+        return Verdict.REUSED
+    return Verdict.ENDED  # ahead of the store: it may have been restored from a backup
 
 
 def derive(key: RefreshKey, subject: str, session_id: SessionId, rotation: int) -> str:

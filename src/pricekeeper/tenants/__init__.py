@@ -17,11 +17,12 @@ from pricekeeper.tenants.configuration import (
     RateLimits,
     Window,
 )
+from pricekeeper.tenants.ending import REVOCATIONS
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.policy import Freeze, Generation, Life, Policy
 from pricekeeper.tenants.reading import ClientReader, list_org_ids, read_pages
 from pricekeeper.tenants.saving import BudgetRule, Enrolment
-from pricekeeper.tenants.service import REVOCATIONS, Saved, Tenants
+from pricekeeper.tenants.service import Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",

@@ -9,9 +9,9 @@ missing or wrong attributes raises `UnreadableItemError`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pricekeeper.authority import Reach
 from pricekeeper.client_ids import Client
@@ -67,8 +67,6 @@ FREEZE_VERSION: Final = "freeze_version"
 An organisation's is also incremented when one of its apps is frozen, so a caller who has read all
 apps can tell whether that is still valid.
 """
-
-ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
 
 
 def org_partition(client: Client) -> str:

@@ -195,9 +195,6 @@ class ClientReader:
                     for app in apps.policies:
                         yield app
 
-    async def _read_own_item(self, client: Client) -> Item:
-        return (await self.read_record(client)).item
-
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         if client.app_id is None:
             return (await self._store.batch_get([(CONFIG, items.config_key(client))]))[0], None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from joserfc.errors import JoseError
@@ -29,22 +29,8 @@ KEYS_MAX: Final = 32
 _REFRESH_SECRET_BYTES: Final = 32
 
 
-class Jwk(TypedDict):
-    """A published public key."""
-
-    kty: str
-    crv: str
-    x: str
-    y: str
-    kid: str
-    use: str
-    alg: str
-
-
-class Jwks(TypedDict):
-    """A set of public keys, RFC 7517."""
-
-    keys: list[Jwk]
+Jwks: TypeAlias = dict[str, list[dict[str, Any]]]
+"""A set of public keys, RFC 7517."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,17 +79,9 @@ class TokenKey:
         return encoded.rstrip(b"=").decode()
 
     @property
-    def jwk(self) -> Jwk:
-        public: dict[str, Any] = dict(self.public.as_dict(private=False))
-        return Jwk(
-            kty=public["kty"],
-            crv=public["crv"],
-            x=public["x"],
-            y=public["y"],
-            kid=self.kid,
-            use="sig",
-            alg=ALGORITHM,
-        )
+    def jwk(self) -> dict[str, Any]:
+        named = {"kid": self.kid, "use": "sig", "alg": ALGORITHM}
+        return {**self.public.as_dict(private=False), **named}
 
 
 class Keyring:

@@ -10,8 +10,7 @@ from msgspec import UNSET
 
 from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
-from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.credentials.service import SecretClaim
+from pricekeeper.credentials import Claimable, Provisioned, Retrieval
 from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import Client, Freeze, Policy
@@ -28,11 +27,7 @@ async def put_client(
     services: Services, client: Client, settings: Mapping[str, Any], by: Attribution
 ) -> Answer:
     """Create an organisation or app, or replace its settings; credentials are never reset."""
-    org_id, app_id = client
-    if app_id is None:
-        provisioned = await services.provisioning.put_org(org_id, settings, by)
-    else:
-        provisioned = await services.provisioning.put_app(org_id, app_id, settings, by)
+    provisioned = await services.credentials.provision(client, settings, by)
     return _answer(provisioned.policy, provisioned)
 
 
@@ -97,7 +92,7 @@ async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed
     return await complete_claim(services, await services.credentials.find_claim(token), by)
 
 
-async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
+async def complete_claim(services: Services, claim: Claimable, by: Attribution) -> wire.Claimed:
     """As `claim`, with the token's record."""
     claimed = await services.credentials.complete_claim(claim, by)
     secret = claimed.client_secret.reveal()

@@ -18,6 +18,7 @@ from pricekeeper.storage import Key
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
+from pricekeeper.tenants import Client
 from pricekeeper.values import parse_org_id
 
 DAY_MS = 24 * 3_600_000
@@ -116,8 +117,8 @@ async def test_a_service_with_a_wrong_clock_issues_nothing(
     async with open_services(settings, clock=TrustedClock(machine)) as services:
         assert doubt_of(services.clock) is Doubt.CONTRADICTED
         with pytest.raises(ClockInDoubtError):
-            await services.provisioning.put_org(org_id, ORG, BY)
+            await services.credentials.provision(Client(org_id), ORG, BY)
         machine.jump_ms(-DAY_MS)
-        made = await services.provisioning.put_org(org_id, ORG, BY)
+        made = await services.credentials.provision(Client(org_id), ORG, BY)
         assert made.retrieval is not None
         await services.credentials.claim(made.retrieval.token.reveal(), BY)
