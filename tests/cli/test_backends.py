@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
-from pricekeeper.cli.clients import client_of
+from pricekeeper.cli.backends import client_of
 from pricekeeper.cli.local import open_local
 from pricekeeper.errors import RequestRefusedError
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation

@@ -46,6 +46,6 @@ def test_columns_of_moments_name_utc() -> None:
     """There are as many such headings as moments in the rows of each module."""
     for path in Path(cli.__path__[0]).glob("*.py"):
         text = path.read_text("utf-8")
-        if path.name != "drawing.py":
+        if path.name not in ("drawing.py", "tables.py"):
             cells = len(re.findall(r"\bminute\(", text))
             assert len(re.findall(r'\(UTC\)"', text)) == cells, path.name

@@ -170,8 +170,7 @@ def test_help_imports_little() -> None:
     program = """
 import sys
 from pricekeeper.cli.commands import app
-heavy = ("aiohttp", "apsw", "botocore", "joserfc", "msgspec", "structlog", "uvicorn",
-         "yaml")
+heavy = ("aiohttp", "apsw", "botocore", "joserfc", "structlog", "uvicorn", "yaml")
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run(  # noqa: S603  # our own program

@@ -20,8 +20,9 @@ from pricekeeper.cli import command
 from pricekeeper.cli.command import Output
 from pricekeeper.cli.demo.traffic import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.view import AppState, Board, Result, going_on, summary
-from pricekeeper.cli.drawing import Listing, pct_bar, table
+from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.opening import open_local_services
+from pricekeeper.cli.tables import Listing, table
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue

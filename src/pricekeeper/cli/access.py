@@ -1,4 +1,4 @@
-"""``credentials``, ``override``, ``sessions``, ``freeze`` and ``unfreeze``."""
+"""``credentials``, ``freeze``, ``unfreeze``, ``override`` and ``sessions``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Output, Reason, backend_command, either_command
-from pricekeeper.cli.drawing import (
-    Section,
-    claim_hint,
-    done,
-    minute,
-    moment,
-    plain,
-    table,
-    to_paste,
-)
+from pricekeeper.cli.backends import Backend, client_of
+from pricekeeper.cli.command import Output, backend_command, either_command
+from pricekeeper.cli.drawing import Section, claim_hint, done, moment, plain, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
-from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
+from pricekeeper.cli.operation_command import Reply, Word, operation_command
+from pricekeeper.cli.options import (
+    HOW_TO_HIDE,
+    REASON,
+    OptionalApp,
+    OrgArgument,
+    argument,
+    option,
+    read_secret,
+)
+from pricekeeper.cli.tables import Column, listing, minutes
 from pricekeeper.settings import RETRIEVAL_TOKEN
+from pricekeeper.wire import operations as ops
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.client import Admin, Api
@@ -39,27 +41,25 @@ OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID; el
 ClientOption = Annotated[
     str | None, option("--client ID", "For administrators: org-ORG-app-APP or org-ORG.")
 ]
+_PREVIOUS = Word(
+    "previous",
+    option("--previous", "Revoke only the previous secret, which is in its grace."),
+    bool,
+    default=False,
+    send=lambda previous: "PREVIOUS" if previous else "ALL",
+)
 
 
-@backend_command(credentials, "rotate")
-async def rotate(
-    backend: Backend,
-    org: OrgArgument,
-    app: OptionalApp = None,
-    *,
-    grace_hours: Annotated[
-        int, option("--grace-hours", "How long the old secret still works.", min=0, max=168)
-    ] = 24,
-) -> Output:
+@operation_command(credentials, "rotate", ops.ROTATE)
+def rotate(reply: Reply) -> RenderableType:
     """Offer a new secret to claim. The old one works until the end of the grace after the claim.
 
     With --grace-hours 0 the claim ends every session and token.
 
     [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
     """
-    answer = plain(await backend.admin.rotate(org, app, grace_period_hours=grace_hours))
-    heading = Text(f"{answer['client_id']}: a new secret is waiting")
-    return Output(answer, Section(heading, *claim_hint(answer["secret_retrieval"])))
+    heading = Text(f"{reply['client_id']}: a new secret is waiting")
+    return Section(heading, *claim_hint(reply["secret_retrieval"]))
 
 
 @backend_command(credentials, "claim")
@@ -128,89 +128,62 @@ def _question(given: Mapping[str, Any]) -> str:
     return f"Revoke every secret and token of {whose}? It can't log in until you rotate."
 
 
-@backend_command(credentials, "revoke", asks=_question)
-async def revoke(
-    backend: Backend,
-    org: OrgArgument,
-    app: OptionalApp = None,
-    *,
-    reason: Reason,
-    previous: Annotated[
-        bool,
-        option("--previous", "Revoke only the previous secret, which is in its grace."),
-    ] = False,
-) -> Output:
+@operation_command(credentials, "revoke", ops.REVOKE_CREDENTIALS, asks=_question, secrets=_PREVIOUS)
+def revoke(reply: Reply) -> RenderableType:
     """Revoke the secrets, sessions and tokens of a client at once. 'rotate' makes a new secret.
 
     Credentials of an organisation's apps and its provisioning key are kept.
 
     [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
     """
-    answer = plain(
-        await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
-    )
-    if previous:
-        picture = done(f"{answer['client_id']}: sessions and the previous secret are revoked")
-    else:
-        after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
-        picture = done(f"{answer['client_id']}: all credentials revoked", after)
-    return Output(answer, picture)
+    if reply.given["previous"]:
+        return done(f"{reply['client_id']}: sessions and the previous secret are revoked")
+    after = f"next: pricekeeper credentials rotate {reply.client}"
+    return done(f"{reply['client_id']}: all credentials revoked", after)
 
 
-@backend_command(top, "freeze")
-async def freeze(
-    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Output:
+@operation_command(top, "freeze", ops.FREEZE)
+def freeze(reply: Reply) -> RenderableType:
     """Deny models and tokens to an app, or to an organisation and its apps. Usage still counts.
 
     [dim]pricekeeper freeze $ORG --reason "spends by itself since 3 am"[/dim]
 
     [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
     """
-    answer = plain(await backend.admin.freeze(org, app, reason=reason))
-    return Output(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
+    after = f"to lift it: pricekeeper unfreeze {reply.client} --reason ..."
+    return done(f"{reply['client_id']} is frozen", after)
 
 
-@backend_command(top, "unfreeze")
-async def unfreeze(
-    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Output:
+@operation_command(
+    top, "unfreeze", ops.UNFREEZE, status="unfrozen", reason=Word("reason", REASON, required=True)
+)
+def unfreeze(reply: Reply) -> RenderableType:
     """Lift the freeze of an app or an organisation. A frozen organisation's apps stay frozen.
 
     [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
     """
-    await backend.admin.unfreeze(org, app, reason=reason)
-    answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
-    return Output(answer, done(f"{app or org} is not frozen any more"))
+    return done(f"{reply.name} is not frozen any more")
 
 
-@backend_command(overrides, "set")
-async def set_override(
-    backend: Backend,
-    org: OrgArgument,
-    label: Annotated[str, argument("LABEL", "The model label to use.")],
-    app: OptionalApp = None,
-) -> Output:
+@operation_command(overrides, "set", ops.PUT_OVERRIDE)
+def set_override(reply: Reply) -> RenderableType:
     """Select one model until the end of the organisation's day, ignoring quotas.
 
     [dim]pricekeeper override set $ORG economy[/dim]
 
     [dim]pricekeeper override set $ORG premium chat[/dim]
     """
-    answer = plain(await backend.admin.set_override(org, app, model_label=label))
-    until = moment(answer["expires_at"])
-    return Output(answer, done(f"{app or org} uses {label} until {until}"))
+    until = moment(reply["expires_at"])
+    return done(f"{reply.name} uses {reply['model_label']} until {until}")
 
 
-@backend_command(overrides, "clear")
-async def clear_override(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
+@operation_command(overrides, "clear", ops.DELETE_OVERRIDE, status="cleared")
+def clear_override(reply: Reply) -> RenderableType:
     """Remove the override; quotas select the model again.
 
     [dim]pricekeeper override clear $ORG chat[/dim]
     """
-    await backend.admin.clear_override(org, app)
-    answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "cleared"}
-    return Output(answer, done(f"quotas decide for {app or org} again"))
+    return done(f"quotas decide for {reply.name} again")
 
 
 @either_command(sessions, "list")
@@ -234,18 +207,20 @@ async def list_sessions(
         answer = plain(await backend.keeper(wanted, itself=True).sessions())
     else:
         answer = plain(await backend.admin.list_sessions(wanted.org_id, wanted.app_id))
-    rows = table("session", "since (UTC)", "last used (UTC)", "from", "with", wraps=["with"])
-    for session in answer["sessions"]:
-        mine = " (this command)" if session["current"] else ""
-        rows.add_row(
-            session["session_id"],
-            minute(session["created_at"]),
-            minute(session["last_used_at"]),
-            session["address"],
-            f"{session['user_agent']}{mine}",
-        )
+    rows = listing(
+        answer["sessions"],
+        Column("session", "session_id"),
+        minutes("since", "created_at"),
+        minutes("last used", "last_used_at"),
+        Column("from", "address"),
+        Column("with", _user_agent, wraps=True),
+    )
     heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
     return Output(answer, Section(heading, rows) if answer["sessions"] else heading)
+
+
+def _user_agent(session: Mapping[str, Any]) -> str:
+    return f"{session['user_agent']}{' (this command)' if session['current'] else ''}"
 
 
 @either_command(sessions, "end")
@@ -275,10 +250,9 @@ async def end_session(
         raise MisusedError("give --client and --reason together, or neither")
     wanted = _one_client(org, app, client)
     if reason is not None:
-        ending = _end_as_admin(backend.admin, wanted, session, reason)
+        await _end_as_admin(backend.admin, wanted, session, reason)
     else:
-        ending = _end_as_client(backend.keeper(wanted, itself=True), session)
-    await ending
+        await _end_as_client(backend.keeper(wanted, itself=True), session)
     message = "all sessions have ended" if session is None else f"{session} has ended"
     return Output({"status": "ended", "session_id": session}, done(message))
 
@@ -306,8 +280,3 @@ def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
     from pricekeeper.tenants import parse_client_id  # noqa: PLC0415  # --help needs none
 
     return parse_client_id(client, "--client")
-
-
-def _unfreeze(org: str, app: str | None) -> str:
-    named = f"{org} {app}" if app else org
-    return f"to lift it: pricekeeper unfreeze {named} --reason ..."

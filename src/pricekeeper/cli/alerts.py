@@ -12,68 +12,65 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command
-from pricekeeper.cli.drawing import Section, done, minute, moment, more_after, plain, table
+from pricekeeper.cli.drawing import Section, done, moment, more_after, plain
 from pricekeeper.cli.exits import hint_if_missing
-from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
+from pricekeeper.cli.operation_command import Reply, operation_command
+from pricekeeper.cli.options import CHANNEL, CHANNELS_HINT, HOW_TO_HIDE, option, read_secret
+from pricekeeper.cli.tables import Column, listing, minutes
 from pricekeeper.cli.terminal import harmless
+from pricekeeper.wire import operations as ops
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts and the channels that they go to.")
 
 _STYLES: Final = {"delivered": "green", "pending": "yellow", "given_up": "red", "unsent": "dim"}
-_HINT: Final = "'pricekeeper alerts channels' lists the channels"
 OrgOption = Annotated[str | None, option("--org ORG", "Of this organisation.")]
-NameArgument = Annotated[str, argument("NAME", "The channel's name.")]
 
 
-@backend_command(alerts, "list")
-async def list_alerts(
-    backend: Backend,
-    *,
-    org: OrgOption = None,
-    kind: Annotated[str | None, option("--kind", "Of this kind.")] = None,
-    state: Annotated[
-        str | None, option("--state", "Only pending, delivered, given_up or unsent alerts.")
-    ] = None,
-    after: Annotated[str | None, option("--after ID", "The page after this one.")] = None,
-) -> Output:
+@operation_command(alerts, "list", ops.LIST_ALERTS)
+def list_alerts(reply: Reply) -> RenderableType:
     """List alerts, newest first, and whether they were delivered.
 
     [dim]pricekeeper alerts list --org $ORG[/dim]
 
     [dim]pricekeeper alerts list --state given_up[/dim]
     """
-    answer = plain(await backend.admin.alerts(org, kind=kind, state=state, after=after))
-    rows = table("when (UTC)", "", "what", "alert", wraps=["what"])
-    for one in answer["alerts"]:
-        rows.add_row(
-            minute(one["at"]), Text(one["state"], _STYLES[one["state"]]), one["title"], one["id"]
-        )
-    parts: list[RenderableType] = [rows] if answer["alerts"] else []
-    parts += [*(Text(one, "red") for one in _errors(answer)), *more_after(answer)]
-    return Output(answer, Section(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
+    found = reply["alerts"]
+    rows = listing(
+        found,
+        minutes("when", "at"),
+        Column("", lambda one: Text(one["state"], _STYLES[one["state"]])),
+        Column("what", "title", wraps=True),
+        Column("alert", "id"),
+    )
+    errors = [Text(one, "red") for one in _errors(reply.answer)]
+    shown = [rows] if found else []
+    heading = Text(f"{len(found)} alerts", "bold")
+    return Section(heading, *shown, *errors, *more_after(reply.answer))
 
 
-@backend_command(alerts, "channels")
-async def list_channels(backend: Backend, *, org: OrgOption = None) -> Output:
+@operation_command(alerts, "channels", ops.LIST_CHANNELS)
+def list_channels(reply: Reply) -> RenderableType:
     """List the channels of an organisation, or of the deployment.
 
     [dim]pricekeeper alerts channels --org $ORG[/dim]
     """
-    answer = plain(await backend.admin.alert_channels(org))
-    rows = table("channel", "kind", "where", "what", "since (UTC)")
-    for one in answer["channels"]:
-        kinds = ", ".join(one["kinds"]) or "everything"
-        rows.add_row(one["channel"], one["kind"], one["address"], kinds, minute(one["updated_at"]))
-    if not answer["channels"]:
+    org = reply.given["org"]
+    if not reply["channels"]:
         hint = "no channels; 'pricekeeper alerts set --help' shows how to make one"
-        return Output(answer, Text(f"{org or 'the deployment'} has {hint}"))
-    return Output(answer, Section(Text(org or "of the deployment", "bold"), rows))
+        return Text(f"{org or 'the deployment'} has {hint}")
+    rows = listing(
+        reply["channels"],
+        *(Column("channel", "channel"), Column("kind", "kind"), Column("where", "address")),
+        Column("what", lambda one: ", ".join(one["kinds"]) or "everything"),
+        minutes("since", "updated_at"),
+    )
+    return Section(Text(org or "of the deployment", "bold"), rows)
 
 
 @backend_command(alerts, "set")
 async def set_channel(
     backend: Backend,
-    name: NameArgument,
+    name: Annotated[str, CHANNEL],
     *,
     org: OrgOption = None,
     kind: Annotated[
@@ -123,15 +120,13 @@ async def set_channel(
     return Output(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
 
 
-@backend_command(alerts, "remove")
-async def remove_channel(backend: Backend, name: NameArgument, *, org: OrgOption = None) -> Output:
+@operation_command(alerts, "remove", ops.DELETE_CHANNEL, status="removed")
+def remove_channel(reply: Reply) -> RenderableType:
     """Remove a channel. Alerts that wait for it are dropped.
 
     [dim]pricekeeper alerts remove ops --org $ORG[/dim]
     """
-    with hint_if_missing(_HINT):
-        await backend.admin.remove_alert_channel(org, name)
-    return Output({"channel": name, "status": "removed"}, done(f"{name} was removed"))
+    return done(f"{reply['channel']} was removed")
 
 
 @backend_command(alerts, "test")
@@ -151,16 +146,18 @@ async def try_channels(
     if channel is None:
         found = plain(await backend.admin.alert_channels(org))
         names = [one["channel"] for one in found["channels"]]
-    with hint_if_missing(_HINT):
+    with hint_if_missing(CHANNELS_HINT):
         tried = [plain(await backend.admin.test_alert_channel(org, str(name))) for name in names]
     answer = {"channels": tried}
     if not tried:
         hint = "there is no channel to test; 'pricekeeper alerts set' makes one"
         return Output(answer, Text(hint), exits.FAILED)
-    rows = table("channel", "", "why", wraps=["why"])
-    for one in tried:
-        style = "green" if one["outcome"] == "delivered" else "red"
-        rows.add_row(one["channel"], Text(one["outcome"], style), one.get("error", ""))
+    rows = listing(
+        tried,
+        Column("channel", "channel"),
+        Column("", lambda one: Text(one["outcome"], _STYLES.get(one["outcome"], "red"))),
+        Column("why", lambda one: one.get("error", ""), wraps=True),
+    )
     failed = any(one["outcome"] != "delivered" for one in tried)
     heading = Text("not every test was delivered" if failed else "every test was delivered", "bold")
     return Output(answer, Section(heading, rows), exits.FAILED if failed else exits.OK)

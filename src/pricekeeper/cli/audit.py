@@ -13,12 +13,12 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import OptionalOrg
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Section, done, moment, more_after, plain, table
+from pricekeeper.cli.drawing import Section, done, moment, more_after, plain
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.opening import open_local_store, store_name
-from pricekeeper.cli.options import option
+from pricekeeper.cli.options import OptionalOrg, option
+from pricekeeper.cli.tables import Column, listing, number
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
@@ -178,11 +178,14 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
         return Text("no entries match; leave filters out to see more")
     shown = len(answer["entries"])
     heading = Text.assemble((f"{shown:,}", "bold"), " changes, the newest first")
-    rows = table("at", "actor", "action", "target", "what", wraps=["actor", "target", "what"])
-    for entry in answer["entries"]:
-        rows.add_row(
-            moment(entry["at"]), entry["actor"], entry["action"], entry["target"], _what(entry)
-        )
+    rows = listing(
+        answer["entries"],
+        Column("at", lambda entry: moment(entry["at"])),
+        Column("actor", "actor", wraps=True),
+        Column("action", "action"),
+        Column("target", "target", wraps=True),
+        Column("what", _what, wraps=True),
+    )
     return Section(heading, rows, *more_after(answer))
 
 
@@ -230,9 +233,12 @@ def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> Rende
         if against is not None:
             text += f", and equal to the {against['lines']:,} lines of {against['file']}"
         return Section(done(text), *_note(answer), store)
-    rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
-    for one in found:
-        rows.add_row(one.chain, str(one.seq), one.problem)
+    rows = listing(
+        found,
+        Column("chain", lambda one: one.chain, wraps=True),
+        number("entry", lambda one: str(one.seq)),
+        Column("finding", lambda one: one.problem, wraps=True),
+    )
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
     if against is not None:
         heading.append(f", compared with {against['lines']:,} lines of {against['file']}")

@@ -21,9 +21,15 @@ from pricekeeper.settings import (
     Settings,
     read_settings,
 )
+from pricekeeper.values import parse_app_id, parse_org_id
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.client import Admin, Api
+
+
+def client_of(org: str, app: str | None) -> Client:
+    """The client of ORG and APP."""
+    return Client(parse_org_id(org), None if app is None else parse_app_id(app))
 
 
 @dataclass(frozen=True, slots=True)

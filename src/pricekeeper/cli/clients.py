@@ -23,12 +23,12 @@ from pricekeeper.cli.drawing import (
     frozen_since,
     plain,
     rate_limits,
-    table,
     to_paste,
     usd,
 )
 from pricekeeper.cli.exits import MisusedError
-from pricekeeper.cli.options import argument, option
+from pricekeeper.cli.operation_command import Reply, Word, operation_command
+from pricekeeper.cli.options import AppArgument, OrgArgument, argument, option
 from pricekeeper.cli.settings_input import (
     AppFlags,
     FileOption,
@@ -38,22 +38,18 @@ from pricekeeper.cli.settings_input import (
     settings_file,
     settings_patch,
 )
+from pricekeeper.cli.tables import Column, listing, number
 from pricekeeper.cli.terminal import harmless
-from pricekeeper.client_ids import Client
 from pricekeeper.errors import ConflictError, PriceKeeperError
-from pricekeeper.values import parse_app_id, parse_org_id, settings_tag
+from pricekeeper.values import settings_tag
+from pricekeeper.wire import operations as ops
 
 orgs = typer.Typer(no_args_is_help=True, help="Organisations.")
 apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
 
 NEW = "new"
-FROZEN = "frozen"
-OrgArgument = Annotated[str, argument("ORG", "The organisation's UUID.")]
-OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID.")]
 NewOrgArgument = Annotated[str, argument("ORG", "The organisation's UUID; 'new' makes one.")]
-AppArgument = Annotated[str, argument("APP", "The app's id.")]
-OptionalApp = Annotated[str | None, argument("APP", "The app. Default: the organisation itself.")]
-YamlOption = Annotated[bool, option("--yaml", "Print a file for 'put --file'.")]
+_YAML = Word("yaml", option("--yaml", "Print a file for 'put --file'."), bool, default=False)
 
 
 @backend_command(orgs, "put", may_create=True)
@@ -74,16 +70,15 @@ async def put_org(
     return Output(answer, _picture(answer))
 
 
-@backend_command(orgs, "get")
-async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = False) -> Output:
+@operation_command(orgs, "get", ops.GET_ORG, yaml=_YAML)
+def get_org(reply: Reply) -> RenderableType:
     """Show an organisation.
 
     [dim]pricekeeper org get $ORG[/dim]
 
     [dim]pricekeeper org get $ORG --yaml > org.yaml[/dim]
     """
-    answer = plain(await backend.admin.get_org(org))
-    return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+    return _shown(reply)
 
 
 @backend_command(orgs, "list")
@@ -93,43 +88,32 @@ async def list_orgs(backend: Backend) -> Output:
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
     found = plain(await backend.admin.list_orgs())
-    frozen = _frozen_columns(found)
-    rows = table(
-        "organisation",
-        "name",
-        "timezone",
-        "scope",
-        "quotas a day",
-        *frozen,
-        numbers=["quotas a day"],
-        wraps=["name", FROZEN],
+    rows = listing(
+        found,
+        Column("organisation", "org_id"),
+        Column("name", "org_name", wraps=True),
+        Column("timezone", lambda org: org["configuration"]["timezone"]),
+        Column("scope", lambda org: org["configuration"]["quota_scope"]),
+        number("quotas a day", _quotas),
+        *_frozen(found),
     )
-    for org in found:
-        settings = org["configuration"]
-        quotas = usd(sum(settings["quotas"].values()))
-        rows.add_row(
-            org["org_id"],
-            org["org_name"],
-            settings["timezone"],
-            settings["quota_scope"],
-            quotas,
-            *_frozen_cells(frozen, org),
-        )
-    return Output(
-        found, rows if found else Text("no organisations; 'pricekeeper org put new' makes one")
-    )
+    empty = Text("no organisations; 'pricekeeper org put new' makes one")
+    return Output(found, rows if found else empty)
 
 
-@backend_command(orgs, "delete", asks=lambda given: f"Delete {given['org']} and all of its apps?")
-async def delete_org(backend: Backend, org: OrgArgument) -> Output:
+_DELETE_ORG = "Delete {org} and all of its apps?"
+_DELETE_APP = "Delete the app {app} of {org}?"
+
+
+@operation_command(orgs, "delete", ops.DELETE_ORG, asks=_DELETE_ORG.format_map, status="deleted")
+def delete_org(reply: Reply) -> RenderableType:
     """Delete an organisation and its apps. Their tokens stop working at once.
 
     Reports lose its spend, for past days too: export it first, or freeze it instead.
 
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
-    await backend.admin.delete_org(org)
-    return Output({"org_id": org, "status": "deleted"}, done(f"{org} is deleted"))
+    return done(f"{reply['org_id']} is deleted")
 
 
 @backend_command(apps, "put")
@@ -152,16 +136,13 @@ async def put_app(
     return Output(answer, _picture(answer))
 
 
-@backend_command(apps, "get")
-async def get_app(
-    backend: Backend, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
-) -> Output:
+@operation_command(apps, "get", ops.GET_APP, yaml=_YAML)
+def get_app(reply: Reply) -> RenderableType:
     """Show an app, with the settings that it inherits.
 
     [dim]pricekeeper app get $ORG chat[/dim]
     """
-    answer = plain(await backend.admin.get_app(org, app))
-    return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+    return _shown(reply)
 
 
 @backend_command(apps, "list")
@@ -171,54 +152,40 @@ async def list_apps(backend: Backend, org: OrgArgument) -> Output:
     [dim]pricekeeper app list $ORG[/dim]
     """
     found = plain(await backend.admin.list_apps(org))
-    frozen = _frozen_columns(found)
-    rows = table(
-        "app",
-        "name",
-        "order",
-        "quotas a day",
-        "sessions",
-        *frozen,
-        numbers=["quotas a day", "sessions"],
-        wraps=["name", "order", FROZEN],
+    rows = listing(
+        found,
+        Column("app", "app_id"),
+        Column("name", "app_name", wraps=True),
+        Column("order", lambda app: " > ".join(app["configuration"]["model_ordering"]), wraps=True),
+        number("quotas a day", _quotas),
+        number("sessions", lambda app: str(app["configuration"]["session_limit"])),
+        *_frozen(found),
     )
-    for app in found:
-        settings = app["configuration"]
-        rows.add_row(
-            app["app_id"],
-            app["app_name"],
-            " > ".join(settings["model_ordering"]),
-            usd(sum(settings["quotas"].values())),
-            str(settings["session_limit"]),
-            *_frozen_cells(frozen, app),
-        )
     return Output(found, rows if found else Text("no apps; 'pricekeeper app put' makes one"))
 
 
-@backend_command(
-    apps, "delete", asks=lambda given: f"Delete the app {given['app']} of {given['org']}?"
-)
-async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
+@operation_command(apps, "delete", ops.DELETE_APP, asks=_DELETE_APP.format_map, status="deleted")
+def delete_app(reply: Reply) -> RenderableType:
     """Delete an app. Its tokens stop working at once.
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
-    await backend.admin.delete_app(org, app)
-    answer = {"org_id": org, "app_id": app, "status": "deleted"}
-    return Output(answer, done(f"{app} is deleted"))
+    return done(f"{reply['app_id']} is deleted")
 
 
-def client_of(org: str, app: str | None) -> Client:
-    """The client of ORG and APP."""
-    return Client(parse_org_id(org), None if app is None else parse_app_id(app))
+def _quotas(client: Mapping[str, Any]) -> str:
+    return usd(sum(client["configuration"]["quotas"].values()))
 
 
-def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return (FROZEN,) if any("frozen" in one for one in found) else ()
+def _frozen(found: Sequence[Mapping[str, Any]]) -> list[Column]:
+    if not any("frozen" in one for one in found):
+        return []
+    return [Column("frozen", lambda one: frozen_since(one.get("frozen")), wraps=True)]
 
 
-def _frozen_cells(columns: Sequence[str], one: Mapping[str, Any]) -> tuple[Text | str, ...]:
-    return tuple(frozen_since(one["frozen"]) if "frozen" in one else "" for _ in columns)
+def _shown(reply: Reply) -> RenderableType:
+    answer = reply.answer
+    return to_paste(settings_file(answer)) if reply.given["yaml"] else _picture(answer)
 
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:

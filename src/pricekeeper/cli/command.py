@@ -41,7 +41,6 @@ HELP_WIDTH_MIN: Final = 80
 """With less, Typer cuts words; a terminal wraps lines."""
 
 YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
-Reason = Annotated[str, option("--reason TEXT", "Why. It is kept in the audit log.")]
 Json = Annotated[bool, option("--json", "Print the answer as JSON only.")]
 StoreOption = Annotated[str | None, _where("--store URL", "The store", STORE)]
 ConfigOption = Annotated[str | None, _where("--config FILE", "The deployment file", CONFIG)]
@@ -263,7 +262,7 @@ def _grouped_options(kind: Any) -> list[inspect.Parameter]:
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return []
     hints = get_type_hints(kind, include_extras=True)
-    return [_keyword(one.name, hints[one.name], default=one.default) for one in fields(kind)]
+    return [keyword(one.name, hints[one.name], default=one.default) for one in fields(kind)]
 
 
 def _declare(
@@ -275,15 +274,23 @@ def _declare(
 ) -> None:
     parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
     if has_yes:
-        parameters += [_keyword("yes", YesOption, default=False)]
+        parameters += [keyword("yes", YesOption, default=False)]
     if not any(one.name == "as_json" for one in own):
-        parameters += [_keyword("as_json", Json, default=False)]
-    parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+        parameters += [keyword("as_json", Json, default=False)]
+    parameters += [keyword(option, kind, default=None) for option, kind in options.items()]
+    declare(command, parameters)
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def declare(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a function these parameters, for Typer."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+def keyword(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """A parameter without a place."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 

@@ -1,4 +1,4 @@
-"""Money, moments, bars and tables, formatted the same way by every command."""
+"""Money, moments, bars and facts, formatted the same way by every command."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from pricekeeper import showing
-from pricekeeper.cli.terminal import INDENT, PIPE_WIDTH, harmless
+from pricekeeper.cli.terminal import INDENT, harmless
 
 usd: Final = showing.usd
 usd_exact: Final = showing.usd_exact
@@ -126,8 +123,10 @@ def more_after(answer: Mapping[str, Any]) -> list[Text]:
     return [Text(f"more: --after {answer['next']}", "dim")] if answer.get("next") else []
 
 
-def frozen_since(frozen: Mapping[str, str]) -> Text:
+def frozen_since(frozen: Mapping[str, str] | None) -> Text:
     """A freeze's scope, start and reason."""
+    if frozen is None:
+        return Text()
     whole = "its organisation, " if frozen["scope"] == "ORG" else ""
     return Text.assemble((f"{whole}since {moment(frozen['at'])}: ", "red"), frozen["reason"])
 
@@ -200,123 +199,3 @@ def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
         # Through a pipe, because other users can read command lines.
         to_paste(f"echo {retrieval['token']} | {_program()} credentials claim -"),
     ]
-
-
-@dataclass(slots=True)
-class Column:
-    """One column of a `Listing`."""
-
-    heading: str
-    is_number: bool
-    wraps: bool
-    """Whether its text may wrap between words."""
-    least_width: int = 0
-
-
-@dataclass(slots=True)
-class Listing:
-    """A table that fits its terminal without losing text.
-
-    Narrow terminals shrink wrapping columns, then drop bars, then give each cell a line.
-    """
-
-    columns: Sequence[Column]
-    _rows: list[list[RenderableType] | None] = field(default_factory=list)
-
-    def add_row(self, *cells: RenderableType) -> None:
-        """A string is never read as markup."""
-        self._rows.append([Text(harmless(one)) if isinstance(one, str) else one for one in cells])
-
-    def add_section(self) -> None:
-        self._rows.append(None)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for listing in (self, self.without_bars()):
-            widths = listing.fit(console, options)
-            if widths is not None:
-                yield listing.as_table(widths)
-                return
-        yield from self.without_bars().stack()
-
-    def without_bars(self) -> Listing:
-        rows = [row for row in self._rows if row is not None]
-        kept = [
-            number
-            for number in range(len(self.columns))
-            if all(isinstance(row[number], Text) for row in rows)
-        ]
-        return Listing(
-            [self.columns[number] for number in kept],
-            [None if row is None else [row[number] for number in kept] for row in self._rows],
-        )
-
-    def fit(self, console: Console, options: ConsoleOptions) -> list[int] | None:
-        """The column widths; ``None`` if they do not fit."""
-        whole = options.update(width=PIPE_WIDTH, no_wrap=False)
-        ranges = [self._range(console, whole, number) for number in range(len(self.columns))]
-        widths = [
-            one.minimum if column.wraps else one.maximum
-            for column, one in zip(self.columns, ranges, strict=True)
-        ]
-        needed = Measurement.get(console, whole, self.as_table(widths)).maximum
-        spare = options.max_width - needed
-        if spare < 0:
-            return None
-        for number, one in enumerate(ranges):
-            more = min(spare, one.maximum - widths[number])
-            widths[number] += more
-            spare -= more
-        return widths
-
-    def _range(self, console: Console, options: ConsoleOptions, number: int) -> Measurement:
-        column = self.columns[number]
-        cells = [Text(column.heading), *(row[number] for row in self._rows if row is not None)]
-        found = [Measurement.get(console, options, cell) for cell in cells]
-        least = max(column.least_width, *(one.minimum for one in found))
-        return Measurement(least, max(least, *(one.maximum for one in found)))
-
-    def as_table(self, widths: Sequence[int]) -> Table:
-        made = Table(
-            box=box.SIMPLE_HEAD,
-            header_style="bold",
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        for column, width in zip(self.columns, widths, strict=True):
-            made.add_column(
-                Text(column.heading),
-                justify="right" if column.is_number else "left",
-                width=width,
-                overflow="fold",
-            )
-        for row in self._rows:
-            if row is None:
-                made.add_section()
-            else:
-                made.add_row(*row)
-        return made
-
-    def stack(self) -> Iterator[Text]:
-        """Draw each cell on its own line; one without a heading joins the line before."""
-        width = max(len(column.heading) for column in self.columns)
-        for number, row in enumerate(row for row in self._rows if row is not None):
-            if number:
-                yield Text()
-            line: Text | None = None
-            for column, cell in zip(self.columns, row, strict=True):
-                shown = cell if isinstance(cell, Text) else Text()
-                if line is None or column.heading:
-                    if line is not None:
-                        yield line
-                    line = Text.assemble((f"{column.heading:<{width}}", "dim"), INDENT, shown)
-                else:
-                    line = Text.assemble(line, INDENT, shown)
-            if line is not None:
-                yield line
-
-
-def table(*columns: str, numbers: Iterable[str] = (), wraps: Iterable[str] = ()) -> Listing:
-    """Make an empty `Listing`."""
-    right, soft = set(numbers), set(wraps)
-    return Listing([Column(harmless(one), one in right, one in soft) for one in columns])

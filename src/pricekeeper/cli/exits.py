@@ -140,11 +140,11 @@ async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
 
 @contextmanager
 def hint_if_missing(hint: str) -> Iterator[None]:
-    """Hint at a "not found" error of the block."""
+    """Hint at a "not found" error of the block; an empty hint is none."""
     try:
         yield
     except PriceKeeperError as error:
-        if exit_code(error) == NOT_FOUND:
+        if hint and exit_code(error) == NOT_FOUND:
             error.add_note(hint)
         raise
 

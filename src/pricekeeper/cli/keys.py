@@ -12,21 +12,21 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Facts, Section, done, minute, moment, plain, table, to_paste
-from pricekeeper.cli.exits import MisusedError, hint_if_missing
+from pricekeeper.cli.drawing import Facts, Section, done, moment, plain, to_paste
+from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.operation_command import Reply, operation_command
 from pricekeeper.cli.options import argument, option
+from pricekeeper.cli.tables import Column, listing, minutes
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import ADMIN_KEY, SIGNING_KEYS, Settings
 from pricekeeper.showing import rfc3339
+from pricekeeper.wire import operations as ops
 
 if TYPE_CHECKING:
     from pricekeeper.tokens import Keyring
 
 
 admin_keys = typer.Typer(no_args_is_help=True, help="Named keys of administrators, with roles.")
-
-_WHICH: Final = "'pricekeeper admin-keys list' shows all keys"
-KeyId = Annotated[str, argument("KEY_ID", "As 'admin-keys list' shows it.")]
 
 
 @backend_command(admin_keys, "create", may_create=True)
@@ -77,60 +77,49 @@ async def list_keys(backend: Backend) -> Output:
     [dim]pricekeeper admin-keys list[/dim]
     """
     found = plain(await backend.admin.list_admin_keys())
-    rows = table("key id", "name", "role", "covers", "expires (UTC)", "last used (UTC)", "by")
-    for key in found:
-        rows.add_row(
-            key["key_id"],
-            key["name"],
-            key["role"],
-            _covers(key),
-            minute(key.get("expires_at")),
-            minute(key.get("last_used_at")),
-            key["created_by"],
-        )
+    rows = listing(
+        found,
+        *(Column("key id", "key_id"), Column("name", "name"), Column("role", "role")),
+        Column("covers", _covers),
+        minutes("expires", "expires_at"),
+        minutes("last used", "last_used_at"),
+        Column("by", "created_by"),
+    )
     empty = Text("no admin keys; 'pricekeeper admin-keys create' makes one")
     return Output(found, rows if found else empty)
 
 
-@backend_command(admin_keys, "rotate")
-async def rotate(
-    backend: Backend,
-    key_id: KeyId,
-    *,
-    grace_hours: Annotated[
-        int, option("--grace-hours", "How long the old key still works.", min=0, max=168)
-    ] = 24,
-) -> Output:
+@operation_command(admin_keys, "rotate", ops.ROTATE_ADMIN_KEY)
+def rotate(reply: Reply) -> RenderableType:
     """Replace the secret text of a key. The old text works during the grace.
 
     [dim]pricekeeper admin-keys rotate 0RkYpZs9QbTd --grace-hours 48 --json > key.json[/dim]
     """
-    with hint_if_missing(_WHICH):
-        answer = plain(await backend.admin.rotate_admin_key(key_id, grace_period_hours=grace_hours))
-    return Output(answer, _issued(answer))
+    return _issued(reply.answer)
 
 
-@backend_command(admin_keys, "delete", asks=lambda given: f"Delete the key {given['key_id']}?")
-async def delete(backend: Backend, key_id: KeyId) -> Output:
+_DELETING: Final = "Delete the key {key_id}?"
+
+
+@operation_command(
+    admin_keys, "delete", ops.DELETE_ADMIN_KEY, asks=_DELETING.format_map, status="deleted"
+)
+def delete(reply: Reply) -> RenderableType:
     """Delete a key. It stops working at once on this service, within 30 seconds on others.
 
     [dim]pricekeeper admin-keys delete 0RkYpZs9QbTd --yes[/dim]
     """
-    with hint_if_missing(_WHICH):
-        await backend.admin.delete_admin_key(key_id)
-    answer = {"key_id": key_id, "status": "deleted"}
-    return Output(answer, done(f"{key_id} is deleted"))
+    return done(f"{reply['key_id']} is deleted")
 
 
-@backend_command(admin_keys, "whoami")
-async def whoami(backend: Backend) -> Output:
+@operation_command(admin_keys, "whoami", ops.GET_ME)
+def whoami(reply: Reply) -> RenderableType:
     """Show the key in use, its role and its organisations.
 
     [dim]pricekeeper admin-keys whoami --url https://keeper.example.com[/dim]
     """
-    answer = plain(await backend.admin.me())
-    shown = {name: str(value) for name, value in answer.items() if name != "org_ids"}
-    return Output(answer, Facts({**shown, "covers": _covers(answer)}))
+    shown = {name: str(value) for name, value in reply.answer.items() if name != "org_ids"}
+    return Facts({**shown, "covers": _covers(reply.answer)})
 
 
 def _issued(answer: Mapping[str, Any]) -> RenderableType:
@@ -152,16 +141,14 @@ def _covers(key: Mapping[str, Any]) -> str:
 
 keys = typer.Typer(no_args_is_help=True, help="Signing keys and the pepper.")
 
-DropOld = Annotated[
-    bool, option("--drop-old", "Old keys are compromised: end all tokens and sessions.")
-]
-
 
 @store_command(keys, "rotate")
 async def rotate_keys(
     settings: Settings,
     *,
-    drop_old: DropOld = False,
+    drop_old: Annotated[
+        bool, option("--drop-old", "Old keys are compromised: end all tokens and sessions.")
+    ] = False,
     to_stdout: Annotated[bool, option("--print", "Print the new keyring; change nothing.")] = False,
 ) -> Output:
     """Add a signing key, which signs after five minutes. It needs no restart and ends no session.

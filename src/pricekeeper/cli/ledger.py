@@ -13,9 +13,10 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Section, table, usd
+from pricekeeper.cli.drawing import Section, usd
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
+from pricekeeper.cli.tables import table
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import UnreadableItemError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,6 +23,19 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
     """Declare an argument."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
+
+ORG: Final = argument("ORG", "The organisation's UUID.")
+APP: Final = argument("APP", "The app's id.")
+APP_OR_ORG: Final = argument("APP", "The app. Default: the organisation itself.")
+REASON: Final = option("--reason TEXT", "Why. It is kept in the audit log.")
+AUTHORIZATION: Final = argument("ID", "The authorization's id.")
+AUTHORIZATIONS_HINT: Final = "'pricekeeper authorizations list' shows open and unsettled ones"
+CHANNEL: Final = argument("NAME", "The channel's name.")
+CHANNELS_HINT: Final = "'pricekeeper alerts channels' lists the channels"
+OrgArgument = Annotated[str, ORG]
+OptionalOrg = Annotated[str | None, ORG]
+AppArgument = Annotated[str, APP]
+OptionalApp = Annotated[str | None, APP_OR_ORG]
 
 STDIN: Final = "-"
 FILE_MARK: Final = "@"

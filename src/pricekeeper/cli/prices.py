@@ -12,9 +12,10 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Listing, Section, table, usd_exact
+from pricekeeper.cli.drawing import Section, usd_exact
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
+from pricekeeper.cli.tables import Listing, table
 from pricekeeper.clock import SystemClock
 from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import SettingsError

@@ -9,9 +9,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Output, Reason, backend_command, either_command
+from pricekeeper.cli.backends import Backend, client_of
+from pricekeeper.cli.command import Output, backend_command, either_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
@@ -23,17 +22,18 @@ from pricekeeper.cli.drawing import (
     more_after,
     pct_bar,
     plain,
-    table,
     tag_words,
     usd,
 )
-from pricekeeper.cli.options import argument, option
+from pricekeeper.cli.operation_command import Reply, operation_command
+from pricekeeper.cli.options import OptionalApp, OrgArgument, option
+from pricekeeper.cli.tables import Column, dollars, listing, number, table
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.cli.usage import usage
+from pricekeeper.wire import operations as ops
 
 top = typer.Typer()
 
-RequestArgument = Annotated[str, argument("REQUEST_ID", "The id of a usage record.")]
 PAGES_MAX: Final = 100
 """Empty pages that are skipped."""
 _END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
@@ -96,19 +96,16 @@ async def list_usage(
     return Output(answer, _records(answer))
 
 
-@backend_command(usage, "void")
-async def void_usage(
-    backend: Backend, org: OrgArgument, request_id: RequestArgument, *, reason: Reason
-) -> Output:
+@operation_command(usage, "void", ops.VOID_USAGE)
+def void_usage(reply: Reply) -> RenderableType:
     """Remove a usage record from totals and budgets by a correction. Both stay visible.
 
     It works until the day of the record is final. Repeating it changes nothing.
 
     [dim]pricekeeper usage void $ORG 01928f7c-12ab-7c3d-8e4f-0123456789ab --reason "a test"[/dim]
     """
-    answer = plain(await backend.admin.void_usage(org, request_id, reason=reason))
-    after = f"correction: {answer['correction_id']}"
-    return Output(answer, done(f"{answer['request_id']} is voided", after))
+    after = f"correction: {reply['correction_id']}"
+    return done(f"{reply['request_id']} is voided", after)
 
 
 def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> RenderableType:
@@ -154,24 +151,20 @@ def _state(record: Mapping[str, Any]) -> Text:
 
 
 def _records(answer: Mapping[str, Any]) -> RenderableType:
-    rows = table(
-        "recorded", "app", "model", "spent", "tokens in", "out", "", "tags", "request",
-        numbers=["spent", "tokens in", "out"], wraps=["tags"],
-    )  # fmt: skip
-    for record in answer["records"]:
-        rows.add_row(
-            moment(record["recorded_at"]),
-            record["app_id"] or "-",
-            record["model_label"],
-            usd(record["cost_usd_micros"]),
-            f"{record['input_tokens']:,}",
-            f"{record['output_tokens']:,}",
-            _state(record),
-            tag_words(record["tags"]),
-            record["request_id"],
-        )
-    parts: list[RenderableType] = [rows if answer["records"] else Text("no records")]
-    return Section(Text("usage records", "bold"), *parts, *more_after(answer))
+    rows = listing(
+        answer["records"],
+        Column("recorded", lambda one: moment(one["recorded_at"])),
+        Column("app", lambda one: one["app_id"] or "-"),
+        Column("model", "model_label"),
+        dollars("spent", "cost_usd_micros"),
+        number("tokens in", "input_tokens"),
+        number("out", "output_tokens"),
+        Column("", _state),
+        Column("tags", lambda one: tag_words(one["tags"]), wraps=True),
+        Column("request", "request_id"),
+    )
+    shown = rows if answer["records"] else Text("no records")
+    return Section(Text("usage records", "bold"), shown, *more_after(answer))
 
 
 UNKNOWN: Final = "?"
@@ -182,8 +175,8 @@ _METHODS: Final = {
 }
 
 
-@either_command(top, "forecast")
-async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
+@operation_command(top, "forecast", ops.GET_FORECAST)
+def show_forecast(reply: Reply) -> RenderableType:
     """Forecast the end of each budget's window, and when a budget will be exhausted.
 
     Four windows of five end between the two bounds. They come from the spend of earlier weekdays
@@ -191,25 +184,26 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
 
     [dim]pricekeeper forecast $ORG chat[/dim]
     """
-    answer = plain(await backend.reader(client_of(org, app)).forecast())
-    rows = table(
-        "what", "of", "a", "spent", "expected", "between", "limit", "exhausted (UTC)", "method",
-        numbers=["spent", "expected", "between", "limit"], wraps=["what", "method"],
-    )  # fmt: skip
-    for one in answer["forecasts"]:
-        expected = one["expected_usd_micros"]
-        rows.add_row(
-            _forecast_name(one),
-            "org" if one["scope"] == "ORG" else "app",
-            one["window"].lower(),
-            usd(one["spent_usd_micros"]),
-            Text(UNKNOWN if expected is None else usd(expected), _style(one), justify="right"),
-            _between(one),
-            usd(one["limit_usd_micros"]) if "limit_usd_micros" in one else "",
-            minute(one["spent_at"]) if "spent_at" in one else "",
-            _METHODS[one["method"]],
-        )
-    return Output(answer, Section(Text(app or org, "bold"), rows))
+    rows = listing(
+        reply["forecasts"],
+        Column("what", _forecast_name, wraps=True),
+        Column("of", lambda one: one["scope"].lower()),
+        Column("a", lambda one: one["window"].lower()),
+        dollars("spent", "spent_usd_micros"),
+        number("expected", _expected),
+        number("between", _between),
+        number(
+            "limit", lambda one: usd(one["limit_usd_micros"]) if "limit_usd_micros" in one else ""
+        ),
+        Column("exhausted (UTC)", lambda one: minute(one["spent_at"]) if "spent_at" in one else ""),
+        Column("method", lambda one: _METHODS[one["method"]], wraps=True),
+    )
+    return Section(Text(reply.name, "bold"), rows)
+
+
+def _expected(one: Mapping[str, Any]) -> Text:
+    expected = one["expected_usd_micros"]
+    return Text(UNKNOWN if expected is None else usd(expected), _style(one), justify="right")
 
 
 def _forecast_name(one: Mapping[str, Any]) -> str:

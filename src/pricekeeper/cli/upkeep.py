@@ -12,9 +12,10 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Where
 from pricekeeper.cli.command import Output, client_command, store_command
-from pricekeeper.cli.drawing import Facts, Section, done, table
+from pricekeeper.cli.drawing import Facts, Section, done
 from pricekeeper.cli.opening import is_missing_file, open_local_store
 from pricekeeper.cli.options import option
+from pricekeeper.cli.tables import table
 from pricekeeper.cli.usage import limits
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreMisconfiguredError

@@ -10,13 +10,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
-from pricekeeper.cli.command import Output, Reason, backend_command, either_command
+from pricekeeper.cli.backends import Backend, client_of
+from pricekeeper.cli.command import Output, either_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
-    Listing,
     Section,
     as_of,
     done,
@@ -24,12 +22,14 @@ from pricekeeper.cli.drawing import (
     pct_bar,
     percent,
     plain,
-    table,
     usd,
     used_pct,
 )
 from pricekeeper.cli.exits import MisusedError, unless_missing
-from pricekeeper.cli.options import option
+from pricekeeper.cli.operation_command import Reply, operation_command
+from pricekeeper.cli.options import OptionalApp, OptionalOrg, option
+from pricekeeper.cli.tables import Column, Listing, dollars, listing, number, table
+from pricekeeper.wire import operations as ops
 
 if TYPE_CHECKING:
     from pricekeeper.client import Admin
@@ -43,6 +43,7 @@ ORGS_DEFAULT: Final = 100
 _PAGE_MAX: Final = 100
 _EMPTY_PAGES_MAX: Final = 1_000
 """Deleted organisations leave empty pages."""
+LOW_PCT: Final = 10
 _DAY = ["%Y-%m-%d"]
 
 
@@ -98,65 +99,65 @@ async def show_usage(
     return Output(answer, _days(answer, first.date(), last.date()))
 
 
-@either_command(limits, "show")
-async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
+@operation_command(limits, "show", ops.LIST_LIMITS)
+def show_limits(reply: Reply) -> RenderableType:
     """Show how full the token buckets of an app are. Nothing is taken.
 
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
-    answer = plain(await backend.reader(client_of(org, app)).limits())
-    rows = table(
-        "model", "limit", "shared by", "left", "of", "", "full at (UTC)", numbers=["left", "of"]
+    buckets = [
+        {**limit, "label": label, "name": name, "whose": whose, "pct": _left_pct(limit)}
+        for whose, field in (("app", "resources"), ("organisation", "org_resources"))
+        for label, named in reply[field].items()
+        for name, limit in named.items()
+    ]
+    if not buckets:
+        hint = "'pricekeeper app set --rate-limit' adds one"
+        return Text(f"{reply.name} has no rate limits; {hint}")
+    return listing(
+        buckets,
+        *(Column("model", "label"), Column("limit", "name"), Column("shared by", "whose")),
+        *(number("left", "remaining"), number("of", "capacity")),
+        Column("", lambda one: pct_bar(one["pct"], "green" if one["pct"] > LOW_PCT else "yellow")),
+        Column(
+            "full at (UTC)",
+            lambda one: "is full" if one["pct"] == FULL_PCT else minute(one["resets_at"]),
+        ),
     )
-    for whose, field in (("app", "resources"), ("organisation", "org_resources")):
-        for label, named in answer[field].items():
-            for name, limit in named.items():
-                left_pct = FULL_PCT * limit["remaining"] / limit["capacity"]
-                rows.add_row(
-                    label,
-                    name,
-                    whose,
-                    f"{limit['remaining']:,}",
-                    f"{limit['capacity']:,}",
-                    pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
-                    "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
-                )
-    empty = Text(f"{app} has no rate limits; 'pricekeeper app set --rate-limit' adds one")
-    return Output(answer, rows if any(answer.values()) else empty)
 
 
-@backend_command(limits, "reset")
-async def reset_limits(
-    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Output:
+def _left_pct(limit: Mapping[str, Any]) -> float:
+    return FULL_PCT * float(limit["remaining"] / limit["capacity"])
+
+
+@operation_command(limits, "reset", ops.RESET_LIMITS)
+def reset_limits(reply: Reply) -> RenderableType:
     """Fill the token buckets of an app, or an organisation's own.
 
     [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
     """
-    answer = plain(await backend.admin.reset_limits(org, app, reason=reason))
-    return Output(answer, _reset(answer))
+    if not reply["labels"]:
+        return Text(f"{reply['client_id']}: every bucket was full")
+    return done(f"{reply['client_id']}: full again for {', '.join(reply['labels'])}")
 
 
 def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType:
     """A day; ``used`` has strict quotas' percentages, with calls in flight."""
-    rows = table(
-        "model", "spent", "quota", "", "used", "calls", "tokens in", "out",
-        numbers=["spent", "quota", "calls", "tokens in", "out"],
-    )  # fmt: skip
     active = answer["current_active_model"]
-    for label, model in answer["models"].items():
-        pct = used.get(label, model["quota_pct"])
-        style = STATUS_STYLES["EXCEEDED" if pct >= FULL_PCT else model["quota_status"]]
-        rows.add_row(
-            Text.assemble(label, (" ◂", "bold") if label == active else ""),
-            usd(model["cost_usd_micros"]),
-            usd(model["quota_usd_micros"]),
-            pct_bar(pct, style),
-            Text(percent(pct), style, justify="right"),
-            f"{model['requests']:,}",
-            f"{model['input_tokens']:,}",
-            f"{model['output_tokens']:,}",
-        )
+    rows = listing(
+        [
+            {**model, "label": label, "pct": used.get(label, model["quota_pct"])}
+            for label, model in answer["models"].items()
+        ],
+        Column("model", lambda one: _label(one["label"], active)),
+        dollars("spent", "cost_usd_micros"),
+        dollars("quota", "quota_usd_micros"),
+        Column("", lambda one: pct_bar(one["pct"], _style(one))),
+        Column("used", lambda one: Text(percent(one["pct"]), _style(one), justify="right")),
+        number("calls", "requests"),
+        number("tokens in", "input_tokens"),
+        number("out", "output_tokens"),
+    )
     heading = Text.assemble(
         (answer.get("app_id") or answer["org_id"], "bold"),
         f"  {answer['date']}  {answer['timezone']}  ",
@@ -164,6 +165,14 @@ def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType
         f" of {usd(answer['total_quota_usd_micros'])}",
     )
     return Section(heading, rows, *_apps(answer), _footer(answer))
+
+
+def _label(label: str, active: str | None) -> Text:
+    return Text.assemble(label, (" ◂", "bold") if label == active else "")
+
+
+def _style(model: Mapping[str, Any]) -> str:
+    return STATUS_STYLES["EXCEEDED" if model["pct"] >= FULL_PCT else model["quota_status"]]
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
@@ -280,8 +289,8 @@ def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
         "organisation", "app", "model", "spent", "quota", "", "",
         numbers=["spent", "quota"], wraps=["organisation", "app"],
     )  # fmt: skip
-    for number, org in enumerate(overview["orgs"]):
-        if number:
+    for place, org in enumerate(overview["orgs"]):
+        if place:
             rows.add_section()
         _draw_client(rows, org["org_name"], "", org["models"])
         for app in org["apps"]:
@@ -312,10 +321,3 @@ def _draw_client(
 def _more(behind: str | None) -> Iterable[RenderableType]:
     if behind is not None:
         yield Text(f"more: pricekeeper usage show --all --after {behind}", "yellow")
-
-
-def _reset(answer: Mapping[str, Any]) -> RenderableType:
-    labels = answer["labels"]
-    if not labels:
-        return Text(f"{answer['client_id']}: every bucket was full")
-    return done(f"{answer['client_id']}: full again for {', '.join(labels)}")

@@ -19,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import OrgArgument, client_of
+from pricekeeper.cli.backends import Backend, client_of
 from pricekeeper.cli.command import Json, Output, either_command, show
-from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Listing, pct_bar, plain, table, usd
-from pricekeeper.cli.options import option
+from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, pct_bar, plain, usd
+from pricekeeper.cli.options import OrgArgument, option
+from pricekeeper.cli.tables import Listing, table
 from pricekeeper.cli.terminal import harmless, make_console
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import PriceKeeperError

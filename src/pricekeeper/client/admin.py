@@ -166,10 +166,10 @@ class Admin(Asking):
     audit = asks(ops.LIST_AUDIT, _query)
 
     async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> OrgAnswer:
-        return await self._ask(ops.PUT_ORG, _org(org_id), body=settings)
+        return await self.ask(ops.PUT_ORG, _org(org_id), body=settings)
 
     async def put_app(self, org_id: str, app_id: str, settings: Mapping[str, Any]) -> AppAnswer:
-        return await self._ask(ops.PUT_APP, _app(org_id, app_id), body=settings)
+        return await self.ask(ops.PUT_APP, _app(org_id, app_id), body=settings)
 
     async def patch_org(
         self, org_id: str, patch: Mapping[str, Any], *, if_unchanged: str | None = None
@@ -179,21 +179,21 @@ class Admin(Asking):
         With ``if_unchanged``, a `values.settings_tag`, only if the settings still have that tag.
         """
         headers = _if_match(if_unchanged)
-        return await self._ask(ops.PATCH_ORG, _org(org_id), body=patch, headers=headers)
+        return await self.ask(ops.PATCH_ORG, _org(org_id), body=patch, headers=headers)
 
     async def patch_app(
         self, org_id: str, app_id: str, patch: Mapping[str, Any], *, if_unchanged: str | None = None
     ) -> AppAnswer:
         """Change some of what an app overrides, as in `patch_org`; ``None`` inherits it again."""
         headers = _if_match(if_unchanged)
-        return await self._ask(ops.PATCH_APP, _app(org_id, app_id), body=patch, headers=headers)
+        return await self.ask(ops.PATCH_APP, _app(org_id, app_id), body=patch, headers=headers)
 
     async def page_orgs(
         self, *, after: str | None = None, limit: int = PAGE_MAX
     ) -> tuple[list[OrgAnswer], str | None]:
         """Some organisations in the order of their ids, and the next ``after``."""
         given = {"limit": str(limit), "after": parse_org_id(after) if after else None}
-        page = await self._ask(ops.LIST_ORGS, given)
+        page = await self.ask(ops.LIST_ORGS, given)
         return page.orgs, page.get("next")
 
     async def revoke_credentials(
@@ -205,12 +205,12 @@ class Admin(Asking):
         """
         secrets = "PREVIOUS" if previous_only else "ALL"
         given = {**_client_and_reason(org_id, app_id, reason=reason), "secrets": secrets}
-        return await self._ask(ops.REVOKE_CREDENTIALS, given)
+        return await self.ask(ops.REVOKE_CREDENTIALS, given)
 
     async def put_alert_channel(
         self, org_id: str | None, name: str, channel: Mapping[str, Any]
     ) -> ChannelAnswer:
-        return await self._ask(ops.PUT_CHANNEL, _channel(org_id, name), body=channel)
+        return await self.ask(ops.PUT_CHANNEL, _channel(org_id, name), body=channel)
 
     def reader(self, client: Client) -> Api:
         """Reads what a viewer may see of a client, over these connections; do not close it."""

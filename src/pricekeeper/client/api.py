@@ -116,7 +116,7 @@ class Api(Asking):
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
             return self._selected
         given = {"force_check": "true" if force_check else None}
-        selected = Selection.of(await self._ask(ops.SELECT_MODEL, given))
+        selected = Selection.of(await self.ask(ops.SELECT_MODEL, given))
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
 
@@ -156,7 +156,7 @@ class Api(Asking):
     ) -> Acquired:
         """Take from the buckets of a label, all or nothing; `RateLimitedError` says when."""
         named = lease_id or str(uuid.uuid4())
-        return await self._ask(
+        return await self.ask(
             ops.ACQUIRE, {"resource": resource, "consume": dict(consume), "lease_id": named}
         )
 
@@ -165,7 +165,7 @@ class Api(Asking):
     ) -> Adjusted:
         """Settle a lease to the real use; each adjustment applies once."""
         named = {"lease_id": lease_id, "adjustment_id": adjustment_id or str(uuid.uuid4())}
-        return await self._ask(ops.ADJUST, {**named, "delta": dict(delta)})
+        return await self.ask(ops.ADJUST, {**named, "delta": dict(delta)})
 
     async def authorize(
         self,
@@ -191,7 +191,7 @@ class Api(Asking):
             "dry_run": dry_run or None,
             **more,
         }
-        return Authorization.of(await self._ask(ops.AUTHORIZE, given))
+        return Authorization.of(await self.ask(ops.AUTHORIZE, given))
 
     async def label_of(self, model: str) -> str | None:
         """The label of a Bedrock model id in any spelling; ``None`` if it is not known.
@@ -247,9 +247,9 @@ class Api(Asking):
         ``waits_for_limit`` waits out a 429, a few times.
         """
         if day is None:
-            return await self._ask(ops.READ_TODAY, waits_for_limit=waits_for_limit)
+            return await self.ask(ops.READ_TODAY, waits_for_limit=waits_for_limit)
         given = {"date": day.isoformat()}
-        return await self._ask(ops.READ_DAY, given, waits_for_limit=waits_for_limit)
+        return await self.ask(ops.READ_DAY, given, waits_for_limit=waits_for_limit)
 
     async def usage_records(
         self,
@@ -265,7 +265,7 @@ class Api(Asking):
         ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records without the tag or with an empty value.
         """
         given = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
-        return await self._ask(ops.LIST_USAGE, {**given, "app_id": self._client.app_id})
+        return await self.ask(ops.LIST_USAGE, {**given, "app_id": self._client.app_id})
 
     def of_app(self, app_id: str) -> Api:
         """An app of this organisation, over the same connections: it need not be closed."""
@@ -285,4 +285,4 @@ class Api(Asking):
 
     async def _report(self, operation: Operation[A], given: Given) -> A:
         """Report usage; a 429 is waited out, so that the report arrives."""
-        return await self._ask(operation, given, waits_for_limit=True)
+        return await self.ask(operation, given, waits_for_limit=True)

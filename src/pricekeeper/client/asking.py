@@ -40,7 +40,7 @@ class Asking:
         """The parameters of paths that name the client itself."""
         return {}
 
-    async def _ask(
+    async def ask(
         self,
         stated: Operation[A] | Pair[A, A],
         given: Given | None = None,
@@ -99,7 +99,7 @@ def asks(stated: Operation[A] | Pair[A, A], arguments: Callable[P, Given]) -> Me
 
     @functools.wraps(arguments)
     async def ask(self: Asking, /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return await self._ask(stated, arguments(*args, **kwargs))
+        return await self.ask(stated, arguments(*args, **kwargs))
 
     ask.__doc__ = (stated.wide if isinstance(stated, Pair) else stated).summary
     return ask
@@ -115,7 +115,7 @@ def lists(
         given = arguments(*args, **kwargs)
 
         def read(after: str | None) -> Awaitable[A]:
-            return self._ask(operation, {**given, "after": after})
+            return self.ask(operation, {**given, "after": after})
 
         return await read_every_page(read, entries_of)
 

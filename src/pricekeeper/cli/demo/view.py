@@ -26,7 +26,8 @@ from pricekeeper.cli.demo.traffic import (
     Mismatch,
     Sums,
 )
-from pricekeeper.cli.drawing import FULL_PCT, table, to_paste, usd
+from pricekeeper.cli.drawing import FULL_PCT, to_paste, usd
+from pricekeeper.cli.tables import table
 from pricekeeper.cli.watch import PANEL_WIDTH, Event, Frame, ScreenRow, draw_over, make_room
 
 FRAME_SECS: Final = 0.1
