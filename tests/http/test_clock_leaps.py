@@ -133,7 +133,7 @@ async def test_buckets_refill_by_the_monotonic_clock(
     assert await acquire() == 200
 
 
-@pytest.mark.parametrize("leap_ms", [-HOUR_MS, DAY_MS], ids=["back an hour", "ahead a day"])
+@pytest.mark.parametrize("leap_ms", [-HOUR_MS, pytest.param(DAY_MS, marks=pytest.mark.slow)])
 async def test_logins_are_put_off_while_the_time_is_in_doubt(
     service: Service, clock: ManualClock, leap_ms: int
 ) -> None:

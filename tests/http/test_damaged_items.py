@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from _pytest.mark import ParameterSet
 
 from http_fixtures import KEY, ORG
 from in_loop_service import Reply, Service, serving
@@ -20,7 +21,7 @@ from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Item, Put, Table
 from pricekeeper.storage.sqlite.codec import unpack
 from pricekeeper.storage.sqlite.store import SqliteStore
-from pricekeeper.storage.tables import ALL_TABLES, PRICING_CACHE, Key
+from pricekeeper.storage.tables import ALL_TABLES, PRICING_CACHE, RATE_BUCKETS, Key
 from pricekeeper.telemetry.logs import configure_logging
 
 GONE = object()
@@ -179,7 +180,13 @@ class World:
         return failed
 
 
-@pytest.fixture(params=ALL_TABLES, ids=lambda table: table.name)
+def tables() -> Iterator[ParameterSet]:
+    for table in ALL_TABLES:
+        marks = [] if table is RATE_BUCKETS else [pytest.mark.slow]
+        yield pytest.param(table, id=table.name, marks=marks)
+
+
+@pytest.fixture(params=[*tables()])
 async def table(request: pytest.FixtureRequest) -> Table:
     found: Table = request.param
     return found

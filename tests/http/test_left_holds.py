@@ -21,9 +21,9 @@ HOLD_SECS = 10
 DOWN_SECS = 20
 
 
-@pytest.fixture(params=["sqlite", "dynoxide"])
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
+    if request.param == "sqlite-file":
         return f"sqlite:///{tmp_path}/store.db"
     endpoint: str = request.getfixturevalue(request.param)
     return f"dynamodb://us-east-1?prefix=left-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"

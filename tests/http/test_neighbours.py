@@ -190,7 +190,7 @@ def test_eight_processes_share_five_sessions(start: Start) -> None:
         assert refused > 60  # more than the failures that an address has in a minute
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("method", ["GET", pytest.param("PUT", marks=pytest.mark.slow)])
 def test_a_barred_address_guesses_no_key(start: Start, method: str) -> None:
     """Keys are refused before they are compared: a right one would tell that it is right.
 

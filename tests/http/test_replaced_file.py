@@ -52,7 +52,10 @@ def move_away(folder: Path) -> None:
     (folder / NAME).rename(folder / "elsewhere.db")
 
 
-REPLACEMENTS = [remove, move_over, copy_after_removal, copy_over, remove_log, move_away]
+SLOW = [
+    pytest.param(replace, marks=pytest.mark.slow)
+    for replace in (move_over, copy_after_removal, copy_over, remove_log, move_away)
+]
 
 
 def report(tenant: Tenant, record: dict[str, object]) -> Reply:
@@ -64,7 +67,7 @@ def lines_about(server: Server, event: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in found]
 
 
-@pytest.mark.parametrize("replace", REPLACEMENTS)
+@pytest.mark.parametrize("replace", [remove, *SLOW])
 def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
     tmp_path: Path, replace: Callable[[Path], None]
 ) -> None:
@@ -90,7 +93,7 @@ def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
         assert samples['pricekeeper_store_faults_total{kind="replaced"}'] == 1
 
 
-@pytest.mark.parametrize("replace", [move_over, copy_after_removal])
+@pytest.mark.parametrize("replace", [move_over, SLOW[1]])
 def test_a_restart_goes_on_with_the_file_that_was_put_there(
     tmp_path: Path, replace: Callable[[Path], None]
 ) -> None:
@@ -113,6 +116,7 @@ def test_a_restart_goes_on_with_the_file_that_was_put_there(
         assert check_of(tmp_path) == "ok"
 
 
+@pytest.mark.slow
 def test_after_a_removal_a_restart_begins_anew(tmp_path: Path) -> None:
     """The tokens of the old file open nothing, and new organisations can be made."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
@@ -142,6 +146,7 @@ def test_what_a_removed_log_held_is_saved_by_a_proper_stop(tmp_path: Path) -> No
         assert check_of(tmp_path) == "ok"
 
 
+@pytest.mark.slow
 def test_what_others_do_to_the_file_properly_is_no_replacement(tmp_path: Path) -> None:
     with (
         running_server(tmp_path, environment=ENVIRONMENT) as server,

@@ -107,6 +107,7 @@ def test_a_file_that_gets_damaged_is_told_and_refused(tmp_path: Path) -> None:
         assert server.output().count("store_unusable") == 1
 
 
+@pytest.mark.slow
 def test_a_service_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()

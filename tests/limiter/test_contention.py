@@ -74,8 +74,16 @@ def make_service(world: World, limits: Sequence[Limit], instances: int = 3) -> S
     return Service(world, store, limiters, traffic)
 
 
-@pytest.mark.parametrize("apps", [1, 10])
-@pytest.mark.parametrize("limits", [AMPLE, SATURATED], ids=["ample", "saturated"])
+@pytest.mark.parametrize(
+    ("limits", "apps"),
+    [
+        (SATURATED, 1),
+        pytest.param(SATURATED, 10, marks=pytest.mark.slow),
+        pytest.param(AMPLE, 1, marks=pytest.mark.slow),
+        pytest.param(AMPLE, 10, marks=pytest.mark.slow),
+    ],
+    ids=["saturated-1", "saturated-10", "ample-1", "ample-10"],
+)
 async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisation(
     apps: int, limits: list[Limit]
 ) -> None:
@@ -97,7 +105,9 @@ async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisat
     assert (denied > 0) == (limits is SATURATED)
 
 
-@pytest.mark.parametrize("instances", [1, 2, 5])
+@pytest.mark.parametrize(
+    "instances", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 5))]
+)
 async def test_every_call_gets_through_with_any_number_of_instances(instances: int) -> None:
     """Each leaves the others enough time; a single instance never waits."""
     world = World(2)

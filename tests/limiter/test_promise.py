@@ -72,7 +72,7 @@ async def test_no_window_admits_more_than_the_bound(
 @WEATHERS
 @pytest.mark.parametrize("skew_ms", [SKEW_MS, 0])
 @pytest.mark.parametrize("fast", [FAST, ODD, HUGE], ids=["fast", "odd", "huge"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_no_window_lets_more_through_than_the_bound_whatever_callers_do(
     seed: int, fast: Limit, skew_ms: int, weather: Weather
 ) -> None:
@@ -104,7 +104,10 @@ DAILY = Limit("slow", 10**6, 86_400, 86_400_000)
 
 
 @pytest.mark.parametrize("skew_ms", [SKEW_MS, 0])
-@pytest.mark.parametrize("weather", [LATENCY, CALM], ids=["latency", "calm"])
+@pytest.mark.parametrize(
+    "weather",
+    [pytest.param(LATENCY, id="latency"), pytest.param(CALM, id="calm", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("fast", "other", "tokens"),
     [
