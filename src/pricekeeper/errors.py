@@ -220,6 +220,7 @@ class SessionLimitRaceError(PriceKeeperError):
     """
 
     code = "SESSION_RACE"
+    retryable = True
 
     def __init__(self, cancellation_reasons: Sequence[CancellationReason]) -> None:
         super().__init__("other logins of this client won the race for a session; try again")

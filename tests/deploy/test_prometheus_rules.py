@@ -46,7 +46,7 @@ async def exposed() -> dict[str, set[str]]:
                 if family.kind is Kind.GAUGE:
                     name = family.name
                 for suffix in SUFFIXES.get(family.kind, OF_HISTOGRAMS):
-                    found[name + suffix] = {*family.labels}
+                    found[name + suffix] = {*family.labels, *(["le"] * (suffix == "_bucket"))}
             return found
 
 

@@ -91,10 +91,11 @@ def refresh(api: Api, token: str) -> int:
 def test_retrieval_tokens_issued_claimed_and_refused(api: Api) -> None:
     name = 'pricekeeper_retrieval_tokens_total{event="%s"}'
     path, claim = f"/api/v1/orgs/{uuid.uuid4()}", "/api/v1/credentials/claim"
-    with moves(api, {name % "issued": 1, name % "claimed": 0, name % "refused": 0}):
+    used, unknown = name % "refused_used", name % "refused_unknown"
+    with moves(api, {name % "issued": 1, name % "claimed": 0, used: 0, unknown: 0}):
         token = api.provision("PUT", path, ORG).json["secret_retrieval"]["token"]
         api.provision("PUT", path, ORG)  # an update issues none
-    with moves(api, {name % "issued": 0, name % "claimed": 1, name % "refused": 2}):
+    with moves(api, {name % "issued": 0, name % "claimed": 1, used: 1, unknown: 1}):
         assert api.call("POST", claim, {"token": token}).status == 200
         assert api.call("POST", claim, {"token": token}).status == 404
         assert api.call("POST", claim, {"token": "pkr_mistyped"}).status == 404

@@ -135,6 +135,7 @@ async def test_of_two_that_saw_the_same_one_loses(client: Client) -> None:
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     (race,) = [outcome for outcome in outcomes if isinstance(outcome, SessionLimitRaceError)]
     (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Opened)]
+    assert race.retryable
     assert [reason.code for reason in race.cancellation_reasons] == [
         "ConditionalCheckFailed",
         "None",

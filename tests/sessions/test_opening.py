@@ -1,5 +1,6 @@
 """Opening a session: what it costs, whose place it takes, and what happens if it is repeated."""
 
+from datetime import datetime
 from random import Random
 
 import pytest
@@ -49,6 +50,9 @@ async def test_the_blocklist_entry_lasts_as_long_as_the_token_would(client: Clie
     assert (key.pk, key.sk) == (f"BLOCK#refresh#{opened[0].session.refresh_hash}", "BLOCK")
     block = await stored(client.store, SESSIONS, key)
     assert block["expires_at_epoch"] == opened[0].session.ends_at_epoch
+    assert block["user_id"] == opened[0].session.subject
+    evicted_at = datetime.fromisoformat(block["evicted_at"])
+    assert abs(evicted_at.timestamp() * 1000 - client.clock.now_ms()) < 60_000
     assert opened[0].session.ends_at_epoch == (opened[0].session.opened_at_ms // 1000 + 30 * 86_400)
 
 

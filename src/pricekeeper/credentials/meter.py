@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,7 +13,9 @@ SECRETS_MAX: Final = 1_000
 """Clients whose secret's age is known: the first that logged in here."""
 
 _RETRIEVALS: Final = Family(
-    "pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)
+    "pricekeeper_retrieval_tokens",
+    "One-time tokens issued, claimed, and refused by cause.",
+    ("event",),
 )
 
 
@@ -30,7 +33,10 @@ class CredentialsMeter:
 
     retrievals_issued: int = counted(_RETRIEVALS, "issued")
     retrievals_claimed: int = counted(_RETRIEVALS, "claimed")
-    retrievals_refused: int = counted(_RETRIEVALS, "refused")
+    retrievals_refused: Counter[str] = counted(
+        _RETRIEVALS, shown=("refused_unknown", "refused_used"), factory=Counter
+    )
+    """An expired token is unknown: the store drops it."""
     revoked: int = counted(REVOCATIONS, "credentials")
     rotated_out: int = counted(REVOCATIONS, "rotation")
     """Claims that ended all tokens of a client: no grace."""

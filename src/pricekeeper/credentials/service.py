@@ -223,12 +223,14 @@ class Credentials:
 
     async def find_claim(self, token: str) -> Claimable:
         if not is_well_formed(RETRIEVAL_TOKEN, token):
-            raise self._not_claimable("malformed")
+            raise self._not_claimable("unknown", "malformed")
         key = Key(items.retrieval_key(Secret(token)))
         stored = await self._store.get(SECRET_RETRIEVAL_TOKENS, key)
+        if stored is None:
+            raise self._not_claimable("unknown", "unknown or expired")
         claimable = readable(items.claimable_of, stored)
         if claimable is None:
-            raise self._not_claimable("unknown, expired or used")
+            raise self._not_claimable("used", "used or unreadable")
         return claimable
 
     async def complete_claim(self, claimable: Claimable, by: Attribution) -> ClaimedSecret:
@@ -253,7 +255,7 @@ class Credentials:
             except TransactionCancelledError as cancelled:
                 replaced = _still_claimable(claimable, cancelled)
                 if replaced is None:
-                    raise self._not_claimable("used or replaced") from cancelled
+                    raise self._not_claimable("used", "used or replaced") from cancelled
                 claimable, latest_ms = replaced
                 since_ms = max(since_ms, latest_ms)
                 continue
@@ -305,8 +307,9 @@ class Credentials:
         retrieval = Retrieval(token, now_epoch + items.RETRIEVAL_SECS)
         return items.retrieval_key(token), retrieval, now_epoch
 
-    def _not_claimable(self, why: str) -> NotFoundError:
-        self.meter.retrievals_refused += 1
+    def _not_claimable(self, cause: str, why: str) -> NotFoundError:
+        """Count and log the cause; the caller learns nothing of it."""
+        self.meter.retrievals_refused[f"refused_{cause}"] += 1
         _log.info("claim_refused", why=why)
         return NotFoundError("retrieval token")
 

@@ -10,6 +10,7 @@ bring it back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pricekeeper.errors import UnreadableItemError
@@ -113,9 +114,9 @@ def block_item(evicted: Session, now_ms: int) -> Item:
     """The blocklist entry of a session's refresh token, until the token's expiry."""
     return {
         **block_key(evicted.refresh_hash).attributes,
-        "subject": evicted.subject,
+        "user_id": evicted.subject,
         "session_id": str(evicted.id),
-        "blocked_at_ms": now_ms,
+        "evicted_at": datetime.fromtimestamp(now_ms // 1000, UTC).isoformat(),
         "expires_at_epoch": evicted.ends_at_epoch,
     }
 

@@ -64,9 +64,10 @@ def read_samples(
 BOUNDS: Final = tuple(1 << power for power in range(11))
 """1, 2, 4 ... 1,024."""
 BOUNDS_US: Final = tuple(
-    1000 * ms // 10 for ms in (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
+    100 * tenth
+    for tenth in (5, 10, 25, 50, 100, 250, 500, 750, 1_000, 1_200, 2_500, 5_000, 10_000, 25_000)
 )
-"""Half a millisecond to two and a half seconds."""
+"""Half a millisecond to two and a half seconds. 75 and 120 ms are targets with an alarm."""
 
 
 @dataclass(slots=True)
