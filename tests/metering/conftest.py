@@ -1,5 +1,6 @@
 """Fixtures of metering: every store, new organisations, and records."""
 
+import asyncio
 import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -7,8 +8,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pricekeeper.clock import Clock
-from pricekeeper.metering import Metering, Usage
+from pricekeeper.clock import Clock, ManualClock
+from pricekeeper.metering import Account, Metering, Recorded, Refused, Total, Usage, org_day
+from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, normalise_model_id
 from pricekeeper.pricing.prices import RateCard
 from pricekeeper.storage import Store
@@ -125,6 +127,31 @@ def clock() -> ShiftedClock:
     since_noon_ms = (clock.now_ms() - DAY_MS // 2) % DAY_MS
     clock.shift_ms = DAY_MS - since_noon_ms
     return clock
+
+
+class QuickClock(ManualClock):
+    """Pauses take no real time; ``paused_ms`` are those that were asked for."""
+
+    def __init__(self, *now_ms: int) -> None:
+        super().__init__(*now_ms)
+        self.paused_ms: list[int] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.paused_ms.append(duration_ms)
+        await asyncio.sleep(0)
+
+
+def today(clock: Clock, zone: str = "UTC") -> str:
+    return org_day(zone, clock.now_ms())
+
+
+async def stored(store: Store, policy: Policy, day: str, label: str = PREMIUM) -> Total:
+    return total_from(await store.get(*total_key(Account(policy.scope_key, label, day))))
+
+
+def told(answer: Recorded | Refused) -> str:
+    """Its outcome, or why it was refused."""
+    return answer.outcome.value if isinstance(answer, Recorded) else answer.code
 
 
 MeteringMaker: TypeAlias = Callable[[Store, Clock], Metering]

@@ -5,14 +5,14 @@ from random import Random
 import pytest
 
 from memory_store import MemoryStore
-from metering.conftest import COST_USD_PICOS, DAY_MS, PREMIUM, a_policy, a_usage
+from metering.conftest import COST_USD_PICOS, DAY_MS, PREMIUM, QuickClock, a_policy, a_usage, stored
 from metering.other_service import SHARDS, OtherService
-from metering.test_posting import QuickClock, clock, memory, metering
+from metering.test_posting import clock, memory, metering
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Account, Aggregator, Metering, org_day
 from pricekeeper.metering.adopting import UsageAdopter
 from pricekeeper.metering.counters import Counters
-from pricekeeper.metering.items import fold_from, total_from, total_key
+from pricekeeper.metering.items import fold_from, total_key
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.storage.typed_items import StrangeItems
@@ -69,14 +69,14 @@ async def test_an_adopted_total_is_complete_up_to_no_later_moment(
     await metering.record(policy, a_usage())
     await other.count(account, ONE)
     await adopter.adopt(account.scope_key, account.label, SHARDS)
-    assert total_from(await memory.get(*total_key(account))).as_of_ms == 0
+    assert (await stored(memory, policy, account.day)).as_of_ms == 0
     assert (await Aggregator(memory, clock).run_once()).failed == 0
-    folded = total_from(await memory.get(*total_key(account)))
+    folded = await stored(memory, policy, account.day)
     assert (folded.requests, folded.cost_usd_picos) == (2, COST_USD_PICOS + 2_000_000)
     clock.advance_ms(60_000)
     await other.count(account, ONE)
     await adopter.adopt(account.scope_key, account.label, SHARDS)
-    total = total_from(await memory.get(*total_key(account)))
+    total = await stored(memory, policy, account.day)
     assert (total.requests, total.as_of_ms) == (3, folded.as_of_ms)
 
 

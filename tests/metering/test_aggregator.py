@@ -7,27 +7,28 @@ from random import Random
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
-from metering.conftest import DAY_MS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
+from metering.conftest import (
+    DAY_MS,
+    PREMIUM,
+    STANDARD,
+    MeteringMaker,
+    a_policy,
+    a_usage,
+    stored,
+    today,
+)
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
-from pricekeeper.metering.counters import Account, Total
-from pricekeeper.metering.items import day_expires_at_epoch, spent_put, total_from, total_key
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.items import day_expires_at_epoch, spent_put, total_key
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
 from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
-
-
-def day_of(clock: ShiftedClock) -> str:
-    return org_day("UTC", clock.now_ms())
-
-
-async def stored(store: Store, policy: Policy, day: str, label: str = PREMIUM) -> Total:
-    return total_from(await store.get(*total_key(Account(policy.scope_key, label, day))))
 
 
 class ForgedStore(FaultyStore):
@@ -352,7 +353,7 @@ async def test_accounts_are_found_page_by_page(
     new_metering: MeteringMaker, clock: ShiftedClock, store: Store
 ) -> None:
     """A day can have more accounts than a page."""
-    day = day_of(clock)
+    day = today(clock)
     expires = day_expires_at_epoch(day)
     account = Account("ORG#many", STANDARD, day)
     for first in range(0, 1100, 100):  # an engine on a busy machine has no time for all at once

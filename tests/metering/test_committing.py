@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from metering import conftest
-from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy
+from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, QuickClock, a_policy
 from metering.scripted_store import Held, Late, ScriptedStore, fails, reply_lost, request_lost
 from minting import minted
 from pricekeeper.clock import ManualClock
@@ -39,18 +39,6 @@ from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Put, Set, Store, Table, Update, open_store
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
-
-
-class QuickClock(ManualClock):
-    """Pauses take no real time; ``paused_ms`` are those that were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paused_ms: list[int] = []
-
-    async def sleep_ms(self, duration_ms: int) -> None:
-        self.paused_ms.append(duration_ms)
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

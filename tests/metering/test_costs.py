@@ -4,7 +4,6 @@ Counted by dynoxide, which sums the capacity of transactions as DynamoDB does.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,8 +12,8 @@ from minting import minted
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering.spend import MonthSpend
-from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.settings import DynamoDbLocation, StoreLocation
+from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS
@@ -44,14 +43,8 @@ def clock() -> StillClock:
 
 
 @pytest.fixture
-async def store(
-    dynoxide: str, table_prefix: str, clock: StillClock, meter: StoreMeter
-) -> AsyncIterator[Store]:
-    location = DynamoDbLocation("us-east-1", table_prefix, dynoxide)
-    opened = await open_store(location, clock=clock, meter=meter)
-    await opened.create_tables()
-    yield opened
-    await opened.close()
+def location(dynoxide: str, table_prefix: str) -> StoreLocation:
+    return DynamoDbLocation("us-east-1", table_prefix, dynoxide)
 
 
 @pytest.fixture

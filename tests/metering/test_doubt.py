@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from metering.conftest import PREMIUM, MeteringMaker
+from metering.conftest import PREMIUM, MeteringMaker, QuickClock
 from metering.scripted_store import ScriptedStore, Step, fails, reply_lost, request_lost
 from metering.test_committing import (
-    QuickClock,
     a_usage,
     clock,
     id_kind,

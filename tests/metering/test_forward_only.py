@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
-from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
-from metering.test_aggregator import ForgedStore, Sleeper, stored
+from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id, stored
+from metering.test_aggregator import ForgedStore, Sleeper
 from pricekeeper.days import date_of, day_start_ms
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, next_midnight_ms, org_day

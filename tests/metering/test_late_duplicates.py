@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from metering.conftest import CATALOGUE, PREMIUM, MeteringMaker, a_policy, a_usage
+from metering.conftest import CATALOGUE, PREMIUM, MeteringMaker, a_policy, a_usage, told
 from metering.scripted_store import ScriptedStore
 from pricekeeper.errors import (
     InvalidValueError,
@@ -13,7 +13,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     UnknownModelLabelError,
 )
-from pricekeeper.metering import Metering, Outcome, Recorded, Refused, Usage
+from pricekeeper.metering import Metering, Outcome, Refused, Usage
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX, RECEIPT_LIFE_SECS
 from pricekeeper.pricing import Catalogue, PriceBook
 from pricekeeper.storage import Item, Key, Store, Table
@@ -85,9 +85,6 @@ async def test_a_batch_looks_up_all_that_it_would_refuse_in_one_read(
     meter.clear()
     batch = [known, too_old, fresh, changed, known, a_usage("nonsense"), a_usage(model_label="x")]
     answers = await metering.record_many(policy, batch)
-
-    def told(answer: Recorded | Refused) -> str:
-        return answer.outcome.value if isinstance(answer, Recorded) else answer.code
 
     assert [told(answer) for answer in answers] == [
         "duplicate",

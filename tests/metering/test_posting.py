@@ -7,15 +7,13 @@ from random import Random
 import pytest
 
 from memory_store import MemoryStore
-from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_policy, a_usage
+from metering.conftest import CATALOGUE, LABELS, PREMIUM, QuickClock, a_policy, a_usage, stored
 from metering.scripted_store import Held, ScriptedStore, reply_lost
 from minting import minted
 from pricekeeper.clock import LEAP_MS_MAX, ManualClock
 from pricekeeper.errors import InvalidValueError, RequestIdReusedError, StoreUnavailableError
 from pricekeeper.metering import Aggregator, Metering, Outcome, Recorded, org_day
 from pricekeeper.metering.aggregator import closable_tick
-from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     PAGE_DIGITS,
@@ -36,14 +34,6 @@ from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS, tick_of
 
 HOUR_MS = 3_600_000
-
-
-class QuickClock(ManualClock):
-    """Pauses take no time."""
-
-    async def sleep_ms(self, duration_ms: int) -> None:
-        del duration_ms
-        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -94,11 +84,6 @@ def alike(epoch_ms: int, digits: int, count: int) -> list[str]:
         whole = f"{mixed[:12]}7{mixed[12:15]}8{mixed[16:]}"
         made.append(f"{whole[:8]}-{whole[8:12]}-{whole[12:16]}-{whole[16:20]}-{whole[20:]}")
     return made
-
-
-async def stored(memory: Store, policy: Policy, day: str) -> int:
-    account = Account(policy.scope_key, PREMIUM, day)
-    return total_from(await memory.get(*total_key(account))).requests
 
 
 @pytest.mark.parametrize("digits", [PAGE_DIGITS, PAGE_DIGITS + 1, 15, 20])
@@ -270,10 +255,10 @@ async def test_a_late_answer_is_put_down_for_repair_and_the_next_run_counts_it(
     assert repairs(memory) == [f"{policy.org_id}#{day}"]
     clock.advance_ms(2 * TICK_MS)
     await Aggregator(memory, clock).run_once()
-    assert await stored(memory, policy, day) == 1
+    assert (await stored(memory, policy, day)).requests == 1
     assert repairs(memory) == []
     await Aggregator(memory, clock).run_once()
-    assert await stored(memory, policy, day) == 1
+    assert (await stored(memory, policy, day)).requests == 1
     await metering.close()
 
 

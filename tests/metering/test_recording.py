@@ -16,6 +16,8 @@ from metering.conftest import (
     MeteringMaker,
     a_policy,
     a_usage,
+    today,
+    told,
 )
 from minting import minted
 from pricekeeper.errors import (
@@ -54,10 +56,6 @@ from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-
-
-def today(clock: ShiftedClock, zone: str = "UTC") -> str:
-    return org_day(zone, clock.now_ms())
 
 
 async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
@@ -279,9 +277,6 @@ async def test_a_batch_is_answered_in_order_and_record_by_record(
         a_usage(model_label=STANDARD),
     ]
     answers = await metering.record_many(policy, batch)
-
-    def told(answer: Recorded | Refused) -> str:
-        return answer.outcome.value if isinstance(answer, Recorded) else answer.code
 
     assert [told(answer) for answer in answers] == [
         "accepted",

@@ -1,8 +1,8 @@
 """Reading totals: as aggregated in one read, or live."""
 
-from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
+from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage, today
 from minting import minted
-from pricekeeper.metering import Aggregator, Metering, org_day
+from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.known_totals import REFRESH_MS
 from pricekeeper.storage import Store
@@ -10,10 +10,6 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.values import AppId
 from stores import ShiftedClock
-
-
-def today(clock: ShiftedClock) -> str:
-    return org_day("UTC", clock.now_ms())
 
 
 async def test_totals_are_one_read_and_as_old_as_they_say(
@@ -160,13 +156,9 @@ async def test_a_stale_total_is_read_again_beside_the_answer(
     await metering.close()  # waits for the read
     assert stale is not None
     assert stale.requests in (2, 5)
-    running = metering._totals.total(stale_account(policy, later))
+    running = metering._totals.total(Account(policy.scope_key, PREMIUM, today(later)))
     assert running is not None
     assert running.requests == 5
-
-
-def stale_account(policy: Policy, clock: ShiftedClock) -> Account:
-    return Account(policy.scope_key, PREMIUM, today(clock))
 
 
 async def test_a_clock_that_is_ahead_makes_no_total_complete_in_the_future(
