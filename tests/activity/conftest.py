@@ -7,12 +7,12 @@ import pytest
 
 from activity.happenings import ORG
 from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation
+from pricekeeper.settings import StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
-from stores import STORES
+from stores import location, meter
 
-__all__ = ["ORG"]
+__all__ = ["ORG", "location", "meter"]
 
 
 @pytest.fixture
@@ -22,20 +22,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def meter() -> StoreMeter:
-    return StoreMeter()
+def table_prefix() -> str:
+    return f"activity-{uuid.uuid4().hex[:8]}-"
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture
 async def store(
-    request: pytest.FixtureRequest, tmp_path: str, clock: ManualClock, meter: StoreMeter
+    location: StoreLocation, clock: ManualClock, meter: StoreMeter
 ) -> AsyncIterator[Store]:
-    location: SqliteLocation | DynamoDbLocation = SqliteLocation(MEMORY)
-    if request.param == "sqlite-file":
-        location = SqliteLocation(f"{tmp_path}/store.db")
-    elif request.param == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        location = DynamoDbLocation("us-east-1", f"activity-{uuid.uuid4().hex[:8]}-", endpoint)
     opened = await open_store(location, clock=clock, meter=meter)
     await opened.create_tables()
     meter.clear()

@@ -1,8 +1,7 @@
 """Events, denials and live spend cost what docs/costs.md says, counted as AWS does."""
 
 import re
-import uuid
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from activity.happenings import ORG, counted, denial, note_counted
 from pricekeeper.activity import Activity
 from pricekeeper.activity.listening import WATCH_MS
-from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.settings import DynamoDbLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.clock import ManualClock
+from pricekeeper.settings import DynamoDbLocation, StoreLocation
+from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 
 COSTS = (Path(__file__).parents[2] / "docs" / "costs.md").read_text("utf-8")
@@ -28,31 +27,30 @@ def documented(name: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+@dataclass
 class Costs:
     """A process on an engine that counts."""
 
-    def __init__(self, store: Store, clock: ManualClock, meter: StoreMeter) -> None:
-        self.activity = Activity(store, clock, listeners_max=10)
-        self.clock = clock
-        self._meter = meter
+    activity: Activity
+    clock: ManualClock
+    meter: StoreMeter
 
     def units(self) -> tuple[float, float]:
         """The writes and reads since the last call."""
-        written = sum(self._meter.write_half_units.values()) / 2
-        read = sum(self._meter.read_half_units.values()) / 2
-        self._meter.clear()
+        written = sum(self.meter.write_half_units.values()) / 2
+        read = sum(self.meter.read_half_units.values()) / 2
+        self.meter.clear()
         return written, read
 
 
 @pytest.fixture
-async def costs(dynoxide: str) -> AsyncIterator[Costs]:
-    clock, meter = ManualClock(SystemClock().now_ms()), StoreMeter()
-    location = DynamoDbLocation("us-east-1", f"costs-{uuid.uuid4().hex[:8]}-", dynoxide)
-    store = await open_store(location, clock=clock, meter=meter)
-    await store.create_tables()
-    meter.clear()
-    yield Costs(store, clock, meter)
-    await store.close()
+def location(dynoxide: str, table_prefix: str) -> StoreLocation:
+    return DynamoDbLocation("us-east-1", table_prefix, dynoxide)
+
+
+@pytest.fixture
+def costs(store: Store, clock: ManualClock, meter: StoreMeter) -> Costs:
+    return Costs(Activity(store, clock, listeners_max=10), clock, meter)
 
 
 async def test_events_that_nobody_watches(costs: Costs) -> None:

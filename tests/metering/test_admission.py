@@ -10,15 +10,23 @@ from metering.conftest import CATALOGUE, MeteringMaker, a_policy, a_usage
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError
-from pricekeeper.metering import GROUP_RECORDS, BatchPlaces, Metering, Recorded, Refused, admission
+from pricekeeper.metering import (
+    GROUP_RECORDS,
+    BatchPlaces,
+    Metering,
+    Recorded,
+    Refused,
+    admission,
+    service,
+)
 from pricekeeper.metering.admission import AT_WORK_MAX, WAIT_MS_MAX, Admission
-from pricekeeper.metering.committer import PENDING_MAX
 from pricekeeper.pricing import Model, PriceBook, Prices
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Policy
 
-SHARE = PENDING_MAX // 2
+PLACES = 1_000
+SHARE = PLACES // 2
 """What one organisation gets that is alone."""
 
 
@@ -36,7 +44,13 @@ async def wire(clock: ManualClock) -> AsyncIterator[ScriptedStore]:
 
 
 @pytest.fixture
-def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: ManualClock) -> Metering:
+def metering(
+    new_metering: MeteringMaker,
+    wire: ScriptedStore,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Metering:
+    monkeypatch.setattr(service, "PENDING_MAX", PLACES)
     return new_metering(wire, clock)
 
 
@@ -173,7 +187,7 @@ async def test_a_batch_waits_without_a_task(
 async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     metering: Metering, wire: ScriptedStore, policy: Policy, clock: ManualClock
 ) -> None:
-    """None of its records is written or refused by itself."""
+    """None of its records is written or refused by itself, and a neighbour has room."""
     held = Held()
     wire.script.append(held)
     batches = [
@@ -194,10 +208,12 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     await asyncio.wait(more)
     assert [type(task.exception()) for task in more] == [OverloadedError] * 2
     assert len(wire.sent) == sent
+    theirs = asyncio.create_task(metering.record_many(a_policy(), [a_usage(), a_usage()]))
+    await turns()
     held.let_go.set()
-    answers = await asyncio.gather(*batches)
+    answers = await asyncio.gather(*batches, theirs)
     assert all(isinstance(one, Recorded) for answer in answers for one in answer)
-    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering.admission.shares.room(policy.org_id) == PLACES
 
 
 async def test_places_come_back_however_a_batch_ends(
@@ -225,7 +241,7 @@ async def test_places_come_back_however_a_batch_ends(
     await metering.close()
     for late in (metering.record_many(policy, [a_usage()]), metering.record(policy, a_usage())):
         await asyncio.gather(late, return_exceptions=True)
-    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering.admission.shares.room(policy.org_id) == PLACES
     assert metering.admission.slots._free == AT_WORK_MAX
 
 
@@ -267,7 +283,7 @@ async def test_a_batch_takes_many_turns_of_the_loop(
 async def test_a_neighbours_batch_does_not_wait_behind_a_flood(
     metering: Metering, policy: Policy
 ) -> None:
-    """It is worked on next, though a hundred of the flood's came first, and half of them wait."""
+    """It is worked on next, though all of the flood's came first, and half of them wait."""
     neighbour, order = a_policy(), []
     await metering.record(policy, a_usage())
 

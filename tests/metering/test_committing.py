@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from metering import conftest
-from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, QuickClock, a_policy
+from metering.conftest import LABELS, PREMIUM, MeteringMaker, QuickClock, a_policy
 from metering.scripted_store import Held, Late, ScriptedStore, fails, reply_lost, request_lost
 from minting import minted
 from pricekeeper.clock import ManualClock
@@ -20,7 +20,6 @@ from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
     OutcomeUnknownError,
-    OverloadedError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
@@ -29,7 +28,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day
-from pricekeeper.metering.committer import PENDING_MAX, RECEIPTS_MAX, WRITES_MAX
+from pricekeeper.metering.committer import RECEIPTS_MAX, WRITES_MAX
 from pricekeeper.metering.journal import PAGE_DIGITS, address_of, private_name
 from pricekeeper.metering.journal_items import page_key
 from pricekeeper.metering.marking import SENDINGS_MAX
@@ -352,30 +351,6 @@ async def test_so_many_writes_are_under_way_at_once(
     assert sizes(wire) == [3] * len(policies)
 
 
-async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
-    metering: Metering, wire: ScriptedStore, policy: Policy
-) -> None:
-    """Alone it gets half; further records are refused after a wait, a neighbour's are not."""
-    held = Held()
-    wire.script.extend([held] * WRITES_MAX)
-    tasks = [
-        asyncio.create_task(metering.record(policy, a_usage(model_label=STANDARD)))
-        for _ in range(PENDING_MAX // 2)
-    ]
-    await held.reached.wait()
-    with pytest.raises(OverloadedError):
-        await metering.record(policy, a_usage())
-    with pytest.raises(OverloadedError):
-        await metering.record_many(policy, [a_usage()])
-    neighbour = a_policy()
-    theirs = [asyncio.create_task(metering.record_many(neighbour, [a_usage(), a_usage()]))]
-    held.let_go.set()
-    await asyncio.gather(*tasks)
-    assert [type(one) for one in await theirs[0]] == [Recorded, Recorded]
-    assert (await metering.record(policy, a_usage())).outcome is Outcome.ACCEPTED
-    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
-
-
 async def test_a_flood_does_not_delay_a_neighbour(
     metering: Metering, wire: ScriptedStore, policy: Policy
 ) -> None:
@@ -388,7 +363,7 @@ async def test_a_flood_does_not_delay_a_neighbour(
     wire.sent.clear()
     flood = [  # each on a page of its own, if the id has a time
         asyncio.create_task(metering.record(policy, a_usage(Ids.make(number * 16))))
-        for number in range(4_000)
+        for number in range(2_000)
     ]
     await held.reached.wait()
     record = a_usage()
@@ -403,7 +378,7 @@ async def test_a_flood_does_not_delay_a_neighbour(
     ]
     assert in_flight <= WRITES_MAX
     assert sending <= in_flight + 1  # organisations take turns, and it may be the other one's
-    assert len(wire.sent) > 40
+    assert len(wire.sent) > 20
 
 
 async def test_closing_commits_what_was_accepted(

@@ -30,64 +30,63 @@ def decided(choice: Choice, mine: Policy | None = None) -> Decision:
     )
 
 
-def test_a_normal_day_in_words() -> None:
-    """How much is spent, of how much, and until when that counts."""
-    told = decided(choose(policy(), CHAIN, {PREMIUM: 123})).explanation
-
-    spent = "12.30 % of its quota is spent (123 of 1000 micro-dollars)"
-    assert told == f"premium is recommended: {spent}{RESET}"
-
-
-def test_a_fallback_in_words() -> None:
-    """Every label on the way, and what kept it from being recommended."""
-    mine = policy(ordering=("lost", *CHAIN), quotas={**QUOTAS, STANDARD: 0})
-    given_up = StickyState(ECONOMY, 2, PREMIUM, 0, frozenset({PREMIUM}))
-
-    assert decided(choose(mine, CHAIN, {PREMIUM: 1_200}, given_up), mine).explanation == (
-        "lost is not a model of this deployment; premium was given up earlier today: "
-        "120.00 % of its quota is spent (1200 of 1000 micro-dollars); standard has no quota; "
-        "economy is recommended: 0.00 % of its quota is spent (0 of 200 micro-dollars)" + RESET
-    )
+ONLY = policy(ordering=(PREMIUM,))
+LOST = policy(ordering=("lost", *CHAIN), quotas={**QUOTAS, STANDARD: 0})
+GIVEN_UP = StickyState(ECONOMY, 2, PREMIUM, 0, frozenset({PREMIUM}))
+GIVEN_UP_AT = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}), {PREMIUM: 1_000})
+BY_HAND = [[Override(whom, STANDARD, 0)] for whom in (Client(ORG), Client(ORG, APP))]
 
 
-def test_a_label_without_text_in_words() -> None:
-    choice = choose(policy(), CHAIN, {}, without_text={PREMIUM})
-    told = decided(choice).explanation
-    assert told.startswith("premium writes no text; standard is recommended: ")
+def spent(pct: str, micros: int, quota: int) -> str:
+    return f"{pct} % of its quota is spent ({micros} of {quota} micro-dollars)"
 
 
-def test_a_label_that_was_given_up_and_has_room_again_in_words() -> None:
-    """It says why the label is not used, though its quota is not spent."""
-    given_up = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}), {PREMIUM: 1_000})
+WORDS: dict[str, tuple[Choice, list[str]]] = {
+    "a normal day": (
+        choose(policy(), CHAIN, {PREMIUM: 123}),
+        [f"premium is recommended: {spent('12.30', 123, 1000)}"],
+    ),
+    "a fallback": (
+        choose(LOST, CHAIN, {PREMIUM: 1_200}, GIVEN_UP),
+        [
+            "lost is not a model of this deployment",
+            f"premium was given up earlier today: {spent('120.00', 1200, 1000)}",
+            "standard has no quota",
+            f"economy is recommended: {spent('0.00', 0, 200)}",
+        ],
+    ),
+    "a label without text": (
+        choose(policy(), CHAIN, {}, without_text={PREMIUM}),
+        ["premium writes no text", f"standard is recommended: {spent('0.00', 0, 500)}"],
+    ),
+    "a label that was given up and has room again": (
+        choose(policy(), CHAIN, {PREMIUM: 100}, GIVEN_UP_AT),
+        [
+            "premium was given up earlier today, until midnight or a higher quota: "
+            + spent("10.00", 100, 1000),
+            f"standard is recommended: {spent('0.00', 0, 500)}",
+        ],
+    ),
+    "the end": (
+        choose(ONLY, CHAIN, {PREMIUM: 1_000}),
+        [f"premium is exhausted: {spent('100.00', 1000, 1000)}", "no model may be used"],
+    ),
+    "an organisation's override": (
+        choose(policy(), CHAIN, {STANDARD: 600}, None, BY_HAND[0]),
+        [f"standard was set by hand for the organisation: {spent('120.00', 600, 500)}"],
+    ),
+    "an app's override": (
+        choose(policy(), CHAIN, {STANDARD: 600}, None, BY_HAND[1]),
+        [f"standard was set by hand for the app: {spent('120.00', 600, 500)}"],
+    ),
+}
 
-    assert decided(choose(policy(), CHAIN, {PREMIUM: 100}, given_up)).explanation == (
-        "premium was given up earlier today, until midnight or a higher quota: "
-        "10.00 % of its quota is spent (100 of 1000 micro-dollars); "
-        "standard is recommended: 0.00 % of its quota is spent (0 of 500 micro-dollars)" + RESET
-    )
 
-
-def test_the_end_in_words() -> None:
-    """Each exhausted quota is named."""
-    only = policy(ordering=(PREMIUM,))
-
-    assert decided(choose(only, CHAIN, {PREMIUM: 1_000}), only).explanation == (
-        "premium is exhausted: 100.00 % of its quota is spent (1000 of 1000 micro-dollars); "
-        "no model may be used" + RESET
-    )
-
-
-@pytest.mark.parametrize(
-    ("client", "whom"), [(Client(ORG), "organisation"), (Client(ORG, APP), "app")]
-)
-def test_an_override_in_words(client: Client, whom: str) -> None:
-    """It says for whom it was set, and what it costs."""
-    choice = choose(policy(), CHAIN, {STANDARD: 600}, None, [Override(client, STANDARD, 0)])
-
-    assert decided(choice).explanation == (
-        f"standard was set by hand for the {whom}: "
-        "120.00 % of its quota is spent (600 of 500 micro-dollars)" + RESET
-    )
+@pytest.mark.parametrize("case", WORDS)
+def test_a_decision_in_words(case: str) -> None:
+    """Every label on the way and its obstacle, how much is spent, and until when that counts."""
+    choice, words = WORDS[case]
+    assert decided(choice).explanation == "; ".join(words) + RESET
 
 
 @pytest.mark.parametrize(
@@ -99,14 +98,14 @@ def test_percentages_have_two_decimals(hundredths: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "mode", "check_frequency", "secs"),
+    ("micros", "mode", "check_frequency", "secs"),
     [(0, QuotaStatus.NORMAL, "PERIODIC_300S", 300), (950, QuotaStatus.TIGHT, "PERIODIC_60S", 60)],
 )
 def test_guidance_follows_the_mode(
-    spent: int, mode: QuotaStatus, check_frequency: str, secs: int
+    micros: int, mode: QuotaStatus, check_frequency: str, secs: int
 ) -> None:
     """A client asks again every five minutes, and every minute when it gets tight."""
-    decision = decided(choose(policy(), CHAIN, {PREMIUM: spent}))
+    decision = decided(choose(policy(), CHAIN, {PREMIUM: micros}))
 
     guidance = decision.guidance(NOON_MS)
 

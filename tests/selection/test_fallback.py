@@ -1,6 +1,8 @@
 """The decision itself: which label, why, and what has to be recorded for it to hold."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -124,14 +126,6 @@ def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> Non
     assert choice.recorded().flip is None
 
 
-def test_several_exceeded_labels_are_one_step() -> None:
-    choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 600})
-
-    assert choice.flip == StickyFlip(
-        ECONOMY, 2, PREMIUM, frozenset({PREMIUM, STANDARD}), {PREMIUM: 1_000, STANDARD: 500}
-    )
-
-
 def test_when_all_are_exhausted_there_is_no_label() -> None:
     """Nothing is recorded: raising the last quota is enough."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200})
@@ -174,24 +168,6 @@ def test_a_label_that_came_back_is_given_up_again_at_its_new_quota() -> None:
     assert choose(policy(quotas={**QUOTAS, PREMIUM: 2_001}), CHAIN, {}, again).label == PREMIUM
 
 
-def test_a_record_that_does_not_say_at_which_quota_a_label_was_given_up_keeps_it_so() -> None:
-    """A raise can't be known; an override is the operator's way out."""
-    raised = policy(quotas={**QUOTAS, PREMIUM: 10**9})
-
-    choice = choose(raised, CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
-
-    assert (choice.label, choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
-    assert choice.sticky_fallback_active
-    assert choice.flip is None
-
-
-def test_a_label_that_was_given_up_stays_so_for_a_reader_of_older_totals() -> None:
-    """The record knows more than a total that is a minute old."""
-    choice = choose(policy(), CHAIN, {}, ON_STANDARD)
-
-    assert (choice.label, choice.reason) == (STANDARD, Reason.STICKY_FALLBACK)
-
-
 def test_what_a_label_that_was_given_up_has_spent_is_what_the_totals_say() -> None:
     """Not its former quota: a record may have been voided since. The quota is stated beside it."""
     state = held(choose(policy(), CHAIN, {PREMIUM: 1_200}).flip)
@@ -201,16 +177,6 @@ def test_what_a_label_that_was_given_up_has_spent_is_what_the_totals_say() -> No
     assert (premium.role, premium.status) == (LabelRole.GIVEN_UP, QuotaStatus.NORMAL)
     assert (premium.spend_usd_micros, premium.given_up_at_usd_micros) == (300, QUOTAS[PREMIUM])
     assert (standard.role, standard.given_up_at_usd_micros) == (LabelRole.CHOSEN, 0)
-
-
-def test_when_the_sticky_label_is_exceeded_the_chain_moves_on() -> None:
-    """The record's label is no promise: its own quota counts too."""
-    choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500}, ON_STANDARD)
-
-    assert (choice.label, choice.reason) == (ECONOMY, Reason.QUOTA_EXCEEDED)
-    assert choice.flip == StickyFlip(
-        ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
-    )
 
 
 def test_the_end_of_the_chain_can_be_raised() -> None:
@@ -271,64 +237,96 @@ def test_a_label_without_a_model_is_passed_over() -> None:
     assert roles(choice)[0] is LabelRole.UNDEFINED
 
 
-def test_nothing_but_zero_quotas_is_exhausted() -> None:
-    nothing = policy(quotas=dict.fromkeys(CHAIN, 0))
+# -- what is recorded, also where orders change during the day or differ between apps ----------
 
-    choice = choose(nothing, CHAIN, {})
+Expected: TypeAlias = tuple[ModelLabel | None, Reason, bool]
+"""The label, its reason, and whether a fallback is in force."""
 
-    assert (choice.label, choice.reason) == (None, Reason.QUOTA_EXCEEDED)
-
-
-# -- an order that changed during the day, or differs between apps of one scope ----------------
-
-
-def test_a_sticky_label_that_left_the_order_leaves_what_was_given_up() -> None:
-    """The chain continues with the rest, and never returns to an exhausted label."""
-    choice = choose(policy(ordering=(PREMIUM, ECONOMY)), CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
-
-    assert (choice.label, choice.reason, choice.flip) == (ECONOMY, Reason.STICKY_FALLBACK, None)
-
-
-def test_what_the_order_does_not_name_is_no_fallback_for_it() -> None:
-    """Another app, or this one before its order was changed, gave that label up."""
-    choice = choose(policy(ordering=(STANDARD, ECONOMY)), CHAIN, {}, ON_STANDARD)
-
-    assert (choice.label, choice.reason) == (STANDARD, Reason.NORMAL)
-    assert not choice.sticky_fallback_active
-
-
-def test_a_label_that_is_new_at_the_front_is_used() -> None:
-    """It was never given up; who put it there today meant today."""
-    newer = policy(ordering=(TURBO, *CHAIN))
-
-    choice = choose(newer, LABELS, {PREMIUM: 1_000}, ON_STANDARD)
-
-    assert (choice.label, choice.reason) == (TURBO, Reason.NORMAL)
-    assert choice.sticky_fallback_active
-
-
-def test_a_turned_order_does_not_lead_back() -> None:
-    """Economy comes first now and is given up, so standard and premium are looked at."""
-    turned = policy(ordering=(ECONOMY, STANDARD, PREMIUM))
-    given_up = StickyState(PREMIUM, 2, ECONOMY, 0, frozenset({ECONOMY}))
-
-    choice = choose(turned, CHAIN, {STANDARD: 500}, given_up)
-
-    assert choice.label == PREMIUM
-    assert choice.flip == StickyFlip(
-        PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}), {STANDARD: 500}
-    )
+UNRECORDED: dict[str, tuple[Policy, Mapping[ModelLabel, int], StickyState | None, Expected]] = {
+    "only quotas of zero are as good as exhausted": (
+        policy(quotas=dict.fromkeys(CHAIN, 0)),
+        {},
+        None,
+        (None, Reason.QUOTA_EXCEEDED, False),
+    ),
+    "a label given up at an unknown quota stays so: a raise can't be known": (
+        policy(quotas={**QUOTAS, PREMIUM: 10**9}),
+        {PREMIUM: 1_000},
+        ON_STANDARD,
+        (STANDARD, Reason.STICKY_FALLBACK, True),
+    ),
+    "the record knows more than a total that is a minute old": (
+        policy(),
+        {},
+        ON_STANDARD,
+        (STANDARD, Reason.STICKY_FALLBACK, True),
+    ),
+    "a sticky label that left the order leaves what was given up": (
+        policy(ordering=(PREMIUM, ECONOMY)),
+        {PREMIUM: 1_000},
+        ON_STANDARD,
+        (ECONOMY, Reason.STICKY_FALLBACK, True),
+    ),
+    "what another app gave up, and this order does not name, is no fallback": (
+        policy(ordering=(STANDARD, ECONOMY)),
+        {},
+        ON_STANDARD,
+        (STANDARD, Reason.NORMAL, False),
+    ),
+    "a label that is new at the front is used: it was never given up": (
+        policy(ordering=(TURBO, *CHAIN)),
+        {PREMIUM: 1_000},
+        ON_STANDARD,
+        (TURBO, Reason.NORMAL, True),
+    ),
+}
 
 
-def test_apps_with_different_orders_count_on_from_each_other() -> None:
-    """One record serves both: the index of a flip is always above the one recorded."""
-    shorter = policy(ordering=(STANDARD, ECONOMY))
+@pytest.mark.parametrize("case", UNRECORDED)
+def test_a_decision_that_records_nothing(case: str) -> None:
+    mine, spends, state, expected = UNRECORDED[case]
+    choice = choose(mine, LABELS, spends, state)
 
-    choice = choose(shorter, CHAIN, {STANDARD: 500}, ON_STANDARD)
+    assert (choice.label, choice.reason, choice.sticky_fallback_active) == expected
+    assert choice.flip is None
 
-    assert choice.flip == StickyFlip(
-        ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
-    )
+
+BOTH = frozenset({PREMIUM, STANDARD})
+FLIPS: dict[str, tuple[Policy, Mapping[ModelLabel, int], StickyState | None, StickyFlip]] = {
+    "several exceeded labels are one step": (
+        policy(),
+        {PREMIUM: 1_000, STANDARD: 600},
+        None,
+        StickyFlip(ECONOMY, 2, PREMIUM, BOTH, {PREMIUM: 1_000, STANDARD: 500}),
+    ),
+    "the record's label is no promise: its own quota counts, too": (
+        policy(),
+        {PREMIUM: 1_000, STANDARD: 500},
+        ON_STANDARD,
+        StickyFlip(ECONOMY, 2, STANDARD, BOTH, {STANDARD: 500}),
+    ),
+    "a turned order does not lead back to the label that was given up": (
+        policy(ordering=(ECONOMY, STANDARD, PREMIUM)),
+        {STANDARD: 500},
+        StickyState(PREMIUM, 2, ECONOMY, 0, frozenset({ECONOMY})),
+        StickyFlip(PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}), {STANDARD: 500}),
+    ),
+    "apps with different orders count on from each other": (
+        policy(ordering=(STANDARD, ECONOMY)),
+        {STANDARD: 500},
+        ON_STANDARD,
+        StickyFlip(ECONOMY, 2, STANDARD, BOTH, {STANDARD: 500}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLIPS)
+def test_a_decision_that_is_recorded(case: str) -> None:
+    mine, spends, state, flip = FLIPS[case]
+    choice = choose(mine, LABELS, spends, state)
+
+    assert (choice.label, choice.reason) == (flip.label, Reason.QUOTA_EXCEEDED)
+    assert choice.flip == flip
 
 
 # -- the override --------------------------------------------------------------------------
