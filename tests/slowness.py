@@ -34,6 +34,12 @@ def batches(histories: int, each: int) -> list[ParameterSet]:
     ]
 
 
+def slow(*cases: object) -> list[ParameterSet]:
+    """Cases of a test that the slow suite runs; tuples are values of several parameters."""
+    rows = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]
+
+
 def cpu_s() -> float:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime

@@ -13,6 +13,7 @@ from http_fixtures import ENVIRONMENT, Api
 from pricekeeper.bedrock import judge
 from pricekeeper.standin import running
 from serving import running_server
+from slowness import slow
 from workers import connections_to_each
 
 OUTPUT_TOKENS = 10
@@ -34,7 +35,7 @@ def exact_call() -> tuple[dict[str, Any], int]:
     return body(bound), bound * model.input + OUTPUT_TOKENS * model.output
 
 
-@pytest.mark.parametrize("operation", ["converse", "converse-stream"])
+@pytest.mark.parametrize("operation", ["converse-stream", *slow("converse")])
 def test_exactly_as_many_calls_reach_the_upstream_as_the_budget_has_room_for(
     tmp_path: Path, store: str, operation: str
 ) -> None:

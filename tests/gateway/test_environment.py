@@ -10,6 +10,7 @@ import pytest
 
 from gateway.scripts import call_and_stream
 from gateway.world import App, World
+from slowness import slow
 from snippets import gateway_environment
 
 
@@ -17,9 +18,11 @@ from snippets import gateway_environment
     ("script", "block", "model"),
     [
         ("boto3_client.py", "", "premium"),
-        ("anthropic_bedrock.py", "", "premium"),
-        ("openai_client.py", "openai", "gpt"),
-        ("anthropic_api.py", "anthropic", "premium"),
+        *slow(
+            ("anthropic_bedrock.py", "", "premium"),
+            ("openai_client.py", "openai", "gpt"),
+            ("anthropic_api.py", "anthropic", "premium"),
+        ),
     ],
 )
 def test_a_client_needs_the_shown_lines_only(

@@ -19,6 +19,7 @@ from pricekeeper.standin import Running, running
 from pricekeeper.tokens import Identity
 from scraping import until
 from serving import Server, running_server
+from slowness import slow
 
 PATH = "/bedrock/model/premium/converse"
 SECRET_PROMPT = "the-prompt-that-stays-secret"
@@ -172,7 +173,7 @@ def world_of(stored: tuple[Server, Running]) -> World:
     return World(server.url, standin.ledger, ShiftedClock(), standin.url)
 
 
-@pytest.mark.parametrize("end", ["revoked", "rotated", "frozen", "deleted"])
+@pytest.mark.parametrize("end", ["revoked", *slow("rotated", "frozen", "deleted")])
 def test_they_end_on_every_store(stored: tuple[Server, Running], end: str) -> None:
     world = world_of(stored)
     app = App(world.api).register()

@@ -15,6 +15,7 @@ from gateway.world import App, ShiftedClock, World, gateway_settings
 from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.standin import running
 from pricekeeper.testing.serving import running_service
+from slowness import slow
 from two_instances import HALF_A_MINUTE_MS
 
 SIGNED, TOKEN, PAIR = "signed", "token", "pair"
@@ -54,7 +55,7 @@ def gateways(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         yield here, there
 
 
-@pytest.mark.parametrize("end", ["revoked", "rotated", "frozen", "deleted", "org-deleted"])
+@pytest.mark.parametrize("end", ["frozen", *slow("revoked", "rotated", "deleted", "org-deleted")])
 def test_what_ends_an_app_here_ends_its_calls_there_within_half_a_minute(
     gateways: tuple[World, World], end: str
 ) -> None:

@@ -18,6 +18,7 @@ from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import STEADY_MS, ManualClock, SystemClock, TrustedClock
 from pricekeeper.settings import Settings, parse_store_location
 from scraping import read_samples
+from slowness import slow
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -133,7 +134,7 @@ async def test_buckets_refill_by_the_monotonic_clock(
     assert await acquire() == 200
 
 
-@pytest.mark.parametrize("leap_ms", [-HOUR_MS, pytest.param(DAY_MS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("leap_ms", [-HOUR_MS, *slow(DAY_MS)])
 async def test_logins_are_put_off_while_the_time_is_in_doubt(
     service: Service, clock: ManualClock, leap_ms: int
 ) -> None:

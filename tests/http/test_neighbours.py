@@ -14,6 +14,7 @@ import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
 from serving import Server, running_server
+from slowness import slow
 
 SETTING = "PRICEKEEPER_API_RATE_LIMITS"
 CLAIM = "/api/v1/credentials/claim"
@@ -190,7 +191,7 @@ def test_eight_processes_share_five_sessions(start: Start) -> None:
         assert refused > 60  # more than the failures that an address has in a minute
 
 
-@pytest.mark.parametrize("method", ["GET", pytest.param("PUT", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["GET", *slow("PUT")])
 def test_a_barred_address_guesses_no_key(start: Start, method: str) -> None:
     """Keys are refused before they are compared: a right one would tell that it is right.
 

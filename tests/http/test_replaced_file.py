@@ -12,6 +12,7 @@ import pytest
 from http_fixtures import ENVIRONMENT, Api, Reply, Tenant, usage
 from scraping import scrape, until
 from serving import Server, running_server
+from slowness import slow
 
 NAME = "store.db"
 
@@ -52,10 +53,7 @@ def move_away(folder: Path) -> None:
     (folder / NAME).rename(folder / "elsewhere.db")
 
 
-SLOW = [
-    pytest.param(replace, marks=pytest.mark.slow)
-    for replace in (move_over, copy_after_removal, copy_over, remove_log, move_away)
-]
+SLOW = slow(move_over, copy_after_removal, copy_over, remove_log, move_away)
 
 
 def report(tenant: Tenant, record: dict[str, object]) -> Reply:

@@ -15,6 +15,7 @@ from pricekeeper.errors import ContendedError
 from pricekeeper.limiter import Lease, Limit, Limiter
 from pricekeeper.storage import Key
 from pricekeeper.storage.tables import RATE_BUCKETS
+from slowness import slow
 
 AMPLE = [Limit.per_minute("rpm", 600_000), Limit.per_minute("tpm", 60_000_000)]
 RATE = 500
@@ -76,12 +77,7 @@ def make_service(world: World, limits: Sequence[Limit], instances: int = 3) -> S
 
 @pytest.mark.parametrize(
     ("limits", "apps"),
-    [
-        (SATURATED, 1),
-        pytest.param(SATURATED, 10, marks=pytest.mark.slow),
-        pytest.param(AMPLE, 1, marks=pytest.mark.slow),
-        pytest.param(AMPLE, 10, marks=pytest.mark.slow),
-    ],
+    [(SATURATED, 1), *slow((SATURATED, 10), (AMPLE, 1), (AMPLE, 10))],
     ids=["saturated-1", "saturated-10", "ample-1", "ample-10"],
 )
 async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisation(
@@ -105,9 +101,7 @@ async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisat
     assert (denied > 0) == (limits is SATURATED)
 
 
-@pytest.mark.parametrize(
-    "instances", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 5))]
-)
+@pytest.mark.parametrize("instances", [2, *slow(1, 5)])
 async def test_every_call_gets_through_with_any_number_of_instances(instances: int) -> None:
     """Each leaves the others enough time; a single instance never waits."""
     world = World(2)

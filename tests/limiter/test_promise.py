@@ -19,6 +19,7 @@ from pricekeeper.limiter import Limit
 from pricekeeper.limiter.taker import HOLD_MS
 from pricekeeper.storage import Key
 from pricekeeper.storage.tables import RATE_BUCKETS
+from slowness import slow
 
 STORM = Weather(
     delay_ms_max=25,
@@ -72,7 +73,7 @@ async def test_no_window_admits_more_than_the_bound(
 @WEATHERS
 @pytest.mark.parametrize("skew_ms", [SKEW_MS, 0])
 @pytest.mark.parametrize("fast", [FAST, ODD, HUGE], ids=["fast", "odd", "huge"])
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, *slow(2)])
 async def test_no_window_lets_more_through_than_the_bound_whatever_callers_do(
     seed: int, fast: Limit, skew_ms: int, weather: Weather
 ) -> None:
@@ -104,10 +105,7 @@ DAILY = Limit("slow", 10**6, 86_400, 86_400_000)
 
 
 @pytest.mark.parametrize("skew_ms", [SKEW_MS, 0])
-@pytest.mark.parametrize(
-    "weather",
-    [pytest.param(LATENCY, id="latency"), pytest.param(CALM, id="calm", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("weather", [LATENCY, *slow(CALM)], ids=["latency", "calm"])
 @pytest.mark.parametrize(
     ("fast", "other", "tokens"),
     [
