@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-PARALLEL ?= -n 3 --dist loadscope --no-loadscope-reorder
+# Tests also wait, so two cores serve four workers.
+PARALLEL ?= -n 4 --dist loadscope --no-loadscope-reorder
 SUITE = -m "not slow"
 
 # The tests start hundreds of processes, and each would compile all of us again.

@@ -61,6 +61,14 @@ LONGEST: Final = (
     "http/test_service.py",
     "export/test_stopped.py",
     "limiter/test_clocks_apart.py",
+    "limiter/test_lease_simulation.py",
+    "gateway/test_refusals.py",
+    "gateway/test_upstream_failures.py",
+    "gateway/test_sdks.py",
+    "http/test_events.py",
+    "http/test_limits.py",
+    "storage/dynamodb/test_mixture.py",
+    "test_client_doc.py",
 )
 
 # The results of these modules do not depend on the store.
