@@ -21,13 +21,7 @@ from typing import Final
 import hypothesis
 import pytest
 
-from engine import (
-    Engine,
-    engines_required,
-    start_dynamodb_local,
-    start_dynoxide,
-    start_s3rver,
-)
+from engine import Engine, engines_required, start_dynamodb_local, start_dynoxide, start_s3rver
 from engine_packages import (
     DYNAMODB_LOCAL,
     DYNOXIDE,

@@ -470,8 +470,7 @@ def test_a_gateways_settings_are_checked_at_start(name: str, value: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("only", "api", "gateway"),
-    [("", True, True), ("api", True, False), ("gateway", False, True)],
+    ("only", "api", "gateway"), [("", True, True), ("api", True, False), ("gateway", False, True)]
 )
 def test_one_part_may_be_served_alone(only: str, api: bool, gateway: bool) -> None:
     settings = read_settings({"PRICEKEEPER_SERVE_ONLY": only})

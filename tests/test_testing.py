@@ -133,9 +133,7 @@ def test_time_does_not_pass_backwards() -> None:
         pricekeeper.testing.MovableClock().move(hours=-1)
 
 
-def test_a_frozen_app_and_a_service_that_is_gone(
-    bedrock: pricekeeper.testing.Bedrock,
-) -> None:
+def test_a_frozen_app_and_a_service_that_is_gone(bedrock: pricekeeper.testing.Bedrock) -> None:
     with pricekeeper.testing.service() as service:
         wrapped = pricekeeper.wrap(client(), service.keeper())
         service.freeze("too much")

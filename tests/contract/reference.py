@@ -7,18 +7,7 @@ tagged with their DynamoDB type, so that nothing of Python's own equality or ord
 from typing import Any, TypeAlias
 
 from pricekeeper.errors import InvalidOperationError
-from pricekeeper.storage import (
-    Action,
-    Add,
-    Delete,
-    Item,
-    Key,
-    Put,
-    Remove,
-    Set,
-    Update,
-    Write,
-)
+from pricekeeper.storage import Action, Add, Delete, Item, Key, Put, Remove, Set, Update, Write
 
 Tagged: TypeAlias = tuple[str, Any]
 Words: TypeAlias = tuple[Any, ...]

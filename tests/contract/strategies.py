@@ -29,8 +29,7 @@ leaves = st.one_of(
 conditions = st.none() | st.recursive(
     leaves,
     lambda inner: st.one_of(
-        st.tuples(st.sampled_from(["and", "or"]), inner, inner),
-        st.tuples(st.just("not"), inner),
+        st.tuples(st.sampled_from(["and", "or"]), inner, inner), st.tuples(st.just("not"), inner)
     ),
     max_leaves=4,
 )

@@ -106,16 +106,7 @@ async def test_update_returns_the_item_as_it_is_afterwards(store: Store, at: Pla
     key = at.key()
     await store.put(Put(CONFIG, item(key, kept="k", gone=1, n=10)))
     new = await store.update(
-        Update(
-            CONFIG,
-            key,
-            (
-                Set("set", [1]),
-                Add("n", -3),
-                Remove("gone"),
-                Remove("never"),
-            ),
-        )
+        Update(CONFIG, key, (Set("set", [1]), Add("n", -3), Remove("gone"), Remove("never")))
     )
     assert new == item(key, kept="k", n=7, set=[1])
     assert await store.get(CONFIG, key) == new

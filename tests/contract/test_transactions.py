@@ -3,11 +3,7 @@
 import pytest
 
 from contract.conftest import Place
-from pricekeeper.errors import (
-    InvalidOperationError,
-    ReasonCode,
-    TransactionCancelledError,
-)
+from pricekeeper.errors import InvalidOperationError, ReasonCode, TransactionCancelledError
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,

@@ -40,12 +40,7 @@ def random_condition(random: Random, depth: int = 3) -> Condition:
 
 def _leaf(random: Random) -> Condition:
     attribute, value = attr(random.choice(NAMES)), random.choice(VALUES)
-    leaves = [
-        attribute.eq(value),
-        attribute.ne(value),
-        attribute.exists(),
-        attribute.absent(),
-    ]
+    leaves = [attribute.eq(value), attribute.ne(value), attribute.exists(), attribute.absent()]
     if type(value) in (int, str, bytes):
         leaves += [attribute.lt(value), attribute.le(value), attribute.gt(value)]
     return random.choice(leaves)

@@ -13,11 +13,7 @@ from botocore.exceptions import CredentialRetrievalError
 
 from fault_proxy import Canned, Fault, FaultProxy
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import (
-    OutcomeUnknownError,
-    StoreMisconfiguredError,
-    StoreUnavailableError,
-)
+from pricekeeper.errors import OutcomeUnknownError, StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import ITEM_ABSENT, Key, Put
 from pricekeeper.storage.dynamodb import credentials as module

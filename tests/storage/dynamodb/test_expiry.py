@@ -120,11 +120,7 @@ async def test_an_update_replaces_only_the_item_it_saw(
 
 
 async def test_an_update_does_not_chase_the_expired_for_ever(
-    store: DynamoDbStore,
-    direct: DynamoDbStore,
-    proxy: FaultProxy,
-    clock: TestClock,
-    expired: Key,
+    store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
     """Four rounds, then it says so; nothing was written."""
     rounds, now_epoch = 0, clock.now_epoch()
@@ -219,11 +215,7 @@ async def test_clearing_away_is_harmless_however_often(
 
 
 async def test_a_transaction_does_not_chase_the_expired_for_ever(
-    store: DynamoDbStore,
-    direct: DynamoDbStore,
-    proxy: FaultProxy,
-    clock: TestClock,
-    expired: Key,
+    store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
     """Four rounds, then it says so; nothing was written."""
 

@@ -73,13 +73,7 @@ def test_names_and_values_are_sent_once() -> None:
 def test_actions() -> None:
     """Each clause once, and the condition shares its names."""
     into = Placeholders()
-    actions = (
-        Set("a", 1),
-        Add("n", 1),
-        Remove("r"),
-        Set("b", None),
-        Remove("q"),
-    )
+    actions = (Set("a", 1), Add("n", 1), Remove("r"), Set("b", None), Remove("q"))
     assert update_text(actions, into) == ("SET #0 = :0, #3 = :1 ADD #1 :0 REMOVE #2, #4")
     assert condition_text(attr("n").ge(1), into) == "#1 >= :0"
 
