@@ -18,6 +18,7 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Keys
 from pricekeeper.tokens.keys import KeyFile
+from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.validation import (
     CHANGED_MAX,
     RECALL_MS,
@@ -389,7 +390,7 @@ async def test_a_slow_old_answer_does_not_replace_a_newer_one(
     first = asyncio.create_task(identity.validate(grant.access_token))
     await slow.wait()
     clock.pass_ms(VALIDITY_AGE_MS_MAX - 1_000)
-    identity._validator.mark_changed("of another client")
+    identity.mark_changed("of another client")
     await identity.validate(grant.access_token)
     answered.set()
     await first
@@ -408,6 +409,7 @@ def validator(at: Instance, verified_max: int) -> Validator:
         issuer=ISSUER,
         audience=AUDIENCE,
         verified_max=verified_max,
+        meter=IdentityMeter(),
     )
 
 

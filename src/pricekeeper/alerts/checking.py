@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -36,7 +35,7 @@ from pricekeeper.days import day_start_ms, org_day
 from pricekeeper.errors import ConditionFailedError, StoreError
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Client, Policy, Tenants, read_pages
+from pricekeeper.tenants import Client, Policy, Tenants
 from pricekeeper.values import OrgId
 
 INTERVAL_MS: Final = 30_000
@@ -182,16 +181,6 @@ class Checks:
         except ConditionFailedError:
             self._secrets_day = day
             return
-        for org_id in await self._tenants.list_org_ids():
-            await self._look_at_secrets_of(org_id)
+        async for policy in self._tenants.read_all():
+            await self._decider.decide(secret_findings(policy, self._clock.now_ms()))
         self._secrets_day = day
-
-    async def _look_at_secrets_of(self, org_id: OrgId) -> None:
-        now_ms = self._clock.now_ms()
-        policy = await find_policy(self._tenants, org_id)
-        if policy is None or not policy.alerts.secret_days:
-            return
-        await self._decider.decide(secret_findings(policy, now_ms))
-        async for page in read_pages(partial(self._tenants.list_apps, org_id)):
-            for app in page.policies:
-                await self._decider.decide(secret_findings(app, now_ms))

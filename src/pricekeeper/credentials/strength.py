@@ -91,14 +91,8 @@ def _alphabet_size(characters: set[str]) -> int:
 
 
 def _period(text: str) -> int:
-    """The length of the repeated piece, or of the text: Knuth, Morris and Pratt, linear time."""
-    borders = [0] * len(text)
-    for index in range(1, len(text)):
-        border = borders[index - 1]
-        while border and text[index] != text[border]:
-            border = borders[border - 1]
-        borders[index] = border + (text[index] == text[border])
-    period = len(text) - borders[-1]
+    """The length of the repeated piece, or of the text."""
+    period = next(n for n in range(1, len(text) + 1) if text.startswith(text[n:]))
     return period if 2 * period <= len(text) else len(text)
 
 

@@ -65,10 +65,10 @@ class AppPage:
 class ClientReader:
     """Reads the clients of one store; `Tenants` also changes them."""
 
-    def __init__(self, store: Store, clock: Clock, policies_max: int = POLICIES_MAX) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._cache: ReadCache[Client, Policy] = ReadCache(
-            clock.monotonic_ms, POLICY_AGE_MS_MAX, policies_max
+            clock.monotonic_ms, POLICY_AGE_MS_MAX, POLICIES_MAX
         )
         # Keyed also by the changes so far: a read from before a change is not shared after it.
         self._reads: SingleFlight[tuple[int, Client, bool], Policy] = SingleFlight(

@@ -6,7 +6,6 @@ A caller is an authenticated client and learns only about its own tokens and ses
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -84,7 +83,7 @@ class Introspection(msgspec.Struct, frozen=True):
     token_id: str | None = None
 
 
-class Identity:
+class Identity(Validator):
     """All operations on tokens. ``client_id`` is that of an authenticated client."""
 
     def __init__(
@@ -99,31 +98,23 @@ class Identity:
         issuer: str,
         audience: str,
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._tenants = tenants
-        self._credentials = credentials
-        self._sessions = sessions
-        self._keys = keys
-        self._issuer = issuer
-        self._audience = audience
-        # A process may present a refused refresh token in a loop. The result expires soon, because
-        # a leap of the wall clock makes live sessions look expired.
-        self._spent: ReadCache[str, bool] = ReadCache(
-            clock.monotonic_ms, SPENT_AGE_MS_MAX, SPENT_MAX
-        )
-        self.meter = IdentityMeter(sessions=sessions.meter)
-        self._validator = Validator(
+        super().__init__(
             store,
             clock=clock,
             keys=keys,
             tenants=tenants,
             issuer=issuer,
             audience=audience,
-            meter=self.meter,
+            meter=IdentityMeter(sessions=sessions.meter),
         )
-        self.recall_digest: Callable[[bytes], Principal | None] = self._validator.recall
-        sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
+        self._credentials = credentials
+        self._sessions = sessions
+        # A process may present a refused refresh token in a loop. The result expires soon, because
+        # a leap of the wall clock makes live sessions look expired.
+        self._spent: ReadCache[str, bool] = ReadCache(
+            clock.monotonic_ms, SPENT_AGE_MS_MAX, SPENT_MAX
+        )
+        sessions.add_listener(lambda session_id: self.mark_changed(session_id.nonce))
 
     async def authenticate(
         self, client_id: str, client_secret: str, *, doubted: bool = False
@@ -213,10 +204,6 @@ class Identity:
         """The principal of a token that `validate` accepted within the last second."""
         return self.recall_digest(digest_of(access_token))
 
-    async def validate(self, access_token: str, *, fresh: bool = False) -> Principal:
-        """The principal of a token, without a read if cached; ``fresh`` always reads."""
-        return await self._validator.validate(access_token, fresh=fresh)
-
     async def revoke(self, client_id: str, token: str) -> None:
         """Revoke one of the client's tokens; any other is ignored without an error.
 
@@ -231,7 +218,7 @@ class Identity:
                 await self._sessions.end_session(client_id, opened.session_id)
             return
         try:
-            principal = await self._validator.validate(token)
+            principal = await self.validate(token)
         except InvalidTokenError:
             return
         if principal.client_id == client_id:
@@ -241,7 +228,7 @@ class Identity:
         try:
             if token.startswith(REFRESH_TOKEN_PREFIX):
                 return await self._introspect_refresh(client_id, token)
-            principal = await self._validator.validate(token)
+            principal = await self.validate(token)
         except InvalidTokenError:
             return None
         if principal.client_id != client_id:
@@ -332,7 +319,7 @@ class Identity:
             if lost.item is None:
                 raise
         finally:
-            self._validator.mark_changed(principal.token_id)
+            self.mark_changed(principal.token_id)
         self.meter.tokens_revoked += 1
 
     async def _introspect_refresh(self, client_id: str, text: str) -> Introspection | None:

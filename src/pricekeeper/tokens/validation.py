@@ -84,7 +84,7 @@ class Validator:
         issuer: str,
         audience: str,
         verified_max: int = VERIFIED_MAX,
-        meter: IdentityMeter | None = None,
+        meter: IdentityMeter,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -92,7 +92,7 @@ class Validator:
         self._tenants = tenants
         self._issuer = issuer
         self._audience = audience
-        self._meter = meter or IdentityMeter()
+        self.meter = meter
         self._verified: BoundedCache[bytes, _Verified] = BoundedCache(verified_max)
         self._checks: SingleFlight[tuple[int, str], None] = SingleFlight("pricekeeper-token-check")
         self._revision = keys.revision
@@ -100,7 +100,7 @@ class Validator:
         self._changed_at: dict[str, int] = {}
         self._all_changed_at = 0
 
-    def recall(self, digest: bytes) -> Principal | None:
+    def recall_digest(self, digest: bytes) -> Principal | None:
         """The principal of a token that was valid a moment ago, if nothing has changed here.
 
         ``None``: validate the token.
@@ -115,7 +115,7 @@ class Validator:
             or self._clock.monotonic_ms() >= until_ms
         ):
             return None
-        self._meter.checks_from_memory += 1
+        self.meter.checks_from_memory += 1
         return verified.principal
 
     async def validate(self, token: str, *, fresh: bool = False) -> Principal:
@@ -137,8 +137,8 @@ class Validator:
         if verified.invalid_because:
             raise self._refusal(verified.invalid_because, principal)
         verified.recalled_until = (*changes, recalled_until_ms)
-        self._meter.checks_from_memory += known
-        self._meter.checks_from_store += not known
+        self.meter.checks_from_memory += known
+        self.meter.checks_from_store += not known
         return principal
 
     def mark_changed(self, name: str) -> None:
@@ -226,7 +226,7 @@ class Validator:
                 verified.invalid_because = "all tokens of its client have ended"
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
-        self._meter.checks_refused += 1
+        self.meter.checks_refused += 1
         _log.info(
             "access_token_refused",
             reason=str(reason),
