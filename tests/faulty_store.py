@@ -415,3 +415,32 @@ class FaultyStore:
         if not self._turns.running:
             return ""
         return self.faults.by_dice[self._turns.below(100)]
+
+
+REFUSED = Faults(refused_pct=100, spare_reads=True)
+REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
+REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
+SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
+LATE = Faults(late_pct=100, spare_reads=True)
+
+
+class GoesDark(FaultyStore):
+    """Works until the first transaction, whose reply is lost, and answers nothing from then on."""
+
+    async def transact(self, *arguments: Any, **options: Any) -> None:
+        self.faults = Faults(reply_lost_pct=100)
+        await super().transact(*arguments, **options)
+
+
+class Overtaken(FaultyStore):
+    """A sound store on which others do something before each transaction."""
+
+    def __init__(
+        self, store: Store, first: Callable[[Sequence[Write]], Coroutine[Any, Any, object]]
+    ) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self._first = first
+
+    async def transact(self, operations: Sequence[Write]) -> None:
+        await self._first(operations)
+        await super().transact(operations)

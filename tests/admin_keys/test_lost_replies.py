@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from admin_keys.conftest import BY, counts, create, keys_of
-from credentials.test_lost_replies import REFUSED, REPLY_LOST, REQUEST_LOST, GoesDark
-from faulty_store import Faults, FaultyStore, Interleaving
+from faulty_store import (
+    REFUSED,
+    REPLY_LOST,
+    REQUEST_LOST,
+    Faults,
+    FaultyStore,
+    GoesDark,
+    Interleaving,
+)
 from pricekeeper.admin_keys import AdminKeys, IssuedKey
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.storage import Store

@@ -6,32 +6,18 @@ from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import TrailEntry, chain_of
 from pricekeeper.audit.verification import TrailVerifier
-from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import ITEM_ABSENT, Key, Put, Store, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.values import OrgId
 from stores import ShiftedClock, clock, location, meter, store, table_prefix
-from tenants.conftest import new_org_id
+from tenants.conftest import org_id, seeds
 
-__all__ = ["clock", "location", "meter", "store", "table_prefix"]
-
-
-@pytest.fixture
-def org_id() -> OrgId:
-    return new_org_id()
+__all__ = ["clock", "location", "meter", "org_id", "seeds", "store", "table_prefix"]
 
 
 @pytest.fixture
 def trail(store: Store, clock: ShiftedClock) -> AuditTrail:
     return AuditTrail(store, clock)
-
-
-@pytest.fixture
-def seeds(location: StoreLocation) -> range:
-    """How many interleavings are tried: many where it is cheap, some on every store."""
-    if location == SqliteLocation(MEMORY):
-        return range(200)
-    return range(20) if isinstance(location, SqliteLocation) else range(6)
 
 
 def a_change(org_id: OrgId | None, target: str = "something", **sides: object) -> Change:

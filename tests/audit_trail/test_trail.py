@@ -8,7 +8,18 @@ import pytest
 
 from attribution import BY
 from audit_trail.conftest import a_change, entries_of, findings, thing_key, thing_put
-from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from faulty_store import (
+    LATE,
+    REFUSED,
+    REPLY_LOST,
+    REQUEST_LOST,
+    Crashed,
+    Faults,
+    FaultyStore,
+    InterleavedClock,
+    Interleaving,
+    Overtaken,
+)
 from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
@@ -30,11 +41,6 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import OrgId
 from stores import ShiftedClock, stored
 from tenants.conftest import new_org_id
-
-REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
-REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
-LATE = Faults(late_pct=100, spare_reads=True)
-REFUSED = Faults(refused_pct=100, spare_reads=True)
 
 
 async def put_thing(trail: AuditTrail, org_id: OrgId | None, name: str) -> None:
@@ -164,21 +170,14 @@ class TestLostReplies:
         """What is in the way now may be gone when the first copy arrives."""
         late: list[tuple[Write, ...]] = []
 
-        class OneIsLate:
-            """A store whose first transaction is held up, while something gets in its way."""
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(store, name)
-
-            async def transact(self, operations: Sequence[Write]) -> None:
-                if not late:
-                    late.append(tuple(operations))
-                    await store.put(thing_put(org_id, "one"))
-                    raise OutcomeUnknownError("held up")
-                await store.transact(operations)
+        async def hold_up(operations: Sequence[Write]) -> None:
+            if not late:
+                late.append(tuple(operations))
+                await store.put(thing_put(org_id, "one"))
+                raise OutcomeUnknownError("held up")
 
         with pytest.raises(OutcomeUnknownError):
-            await put_thing(AuditTrail(OneIsLate(), clock), org_id, "one")  # type: ignore[arg-type]
+            await put_thing(AuditTrail(Overtaken(store, hold_up), clock), org_id, "one")
         key = thing_key(org_id, "one")
         await store.delete(Delete(CONFIG, key))
         await store.transact(late[0])
@@ -190,21 +189,14 @@ class TestLostReplies:
         """No copy of it can be applied any more, so the outcome is known."""
         lost: list[Sequence[Write]] = []
 
-        class OneIsLost:
-            """A store that loses a transaction, while another caller makes the same change."""
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(store, name)
-
-            async def transact(self, operations: Sequence[Write]) -> None:
-                if not lost:
-                    lost.append(operations)
-                    await put_thing(trail, org_id, "one")
-                    raise OutcomeUnknownError("lost")
-                await store.transact(operations)
+        async def lose(operations: Sequence[Write]) -> None:
+            if not lost:
+                lost.append(operations)
+                await put_thing(trail, org_id, "one")
+                raise OutcomeUnknownError("lost")
 
         with pytest.raises(ConditionFailedError):
-            await put_thing(AuditTrail(OneIsLost(), clock), org_id, "one")  # type: ignore[arg-type]
+            await put_thing(AuditTrail(Overtaken(store, lose), clock), org_id, "one")
         assert len(await entries_of(store, org_id)) == 1
 
 
@@ -228,19 +220,9 @@ class TestOthers:
     ) -> None:
         """After a bounded number of attempts, and nothing was done."""
         sound = AuditTrail(store, clock)
-
-        class AlwaysFirst:
-            """A store on which another caller is always faster."""
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(store, name)
-
-            async def transact(self, operations: Sequence[Write]) -> None:
-                await sound.apply(BY, a_change(org_id), ())
-                await store.transact(operations)
-
+        always_late = Overtaken(store, lambda _: sound.apply(BY, a_change(org_id), ()))
         with pytest.raises(ContendedError):
-            await put_thing(AuditTrail(AlwaysFirst(), clock), org_id, "one")  # type: ignore[arg-type]
+            await put_thing(AuditTrail(always_late, clock), org_id, "one")
         assert not await is_there(store, org_id, "one")
         assert len(await entries_of(store, org_id)) == ATTEMPTS_MAX
 

@@ -7,7 +7,17 @@ import pytest
 
 from attribution import BY
 from credentials.conftest import OLD_PEPPER, Instance, instance
-from faulty_store import Faults, FaultyStore, Interleaving
+from faulty_store import (
+    LATE,
+    REFUSED,
+    REPLY_LOST,
+    REQUEST_LOST,
+    SENT_TWICE,
+    Faults,
+    FaultyStore,
+    GoesDark,
+    Interleaving,
+)
 from pricekeeper.credentials import ClaimedSecret, Peppers, Provisioned, Rotation
 from pricekeeper.credentials import items as credential_items
 from pricekeeper.errors import (
@@ -20,20 +30,7 @@ from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Generation
 from stores import ShiftedClock
 
-REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
-REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
-SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
-REFUSED = Faults(refused_pct=100, spare_reads=True)
-
 Work = Callable[[Instance], Coroutine[Any, Any, Any]]
-
-
-class GoesDark(FaultyStore):
-    """Works until the first write, whose reply is lost, and answers nothing from then on."""
-
-    async def transact(self, *arguments: Any, **options: Any) -> None:
-        self.faults = Faults(reply_lost_pct=100)
-        await super().transact(*arguments, **options)
 
 
 async def under(faults: Faults | None, one: Instance, clock: ShiftedClock, work: Work) -> Any:
@@ -54,13 +51,22 @@ class TestClaim:
         assert isinstance(claimed, ClaimedSecret)
         assert await one.opens(client, claimed.client_secret)
 
-    async def test_if_it_is_not_there_nobody_knows(
-        self, one: Instance, clock: ShiftedClock, client: Client
+    @pytest.mark.parametrize(
+        ("faults", "told"),
+        [(REQUEST_LOST, OutcomeUnknownError), (REFUSED, StoreUnavailableError)],
+    )
+    async def test_what_was_not_applied_uses_nothing_up(
+        self,
+        one: Instance,
+        clock: ShiftedClock,
+        client: Client,
+        faults: Faults,
+        told: type[Exception],
     ) -> None:
-        """It may still arrive; here it never does, and the token is as good as before."""
+        """A lost request may still arrive; here it never does, and the token is good."""
         token = (await one.register(client)).token.reveal()
-        told = await under(REQUEST_LOST, one, clock, lambda on: on.credentials.claim(token, BY))
-        assert isinstance(told, OutcomeUnknownError)
+        outcome = await under(faults, one, clock, lambda on: on.credentials.claim(token, BY))
+        assert isinstance(outcome, told)
         claimed = await one.credentials.claim(token, BY)
         assert await one.opens(client, claimed.client_secret)
 
@@ -74,15 +80,6 @@ class TestClaim:
         with pytest.raises(NotFoundError):
             await one.credentials.claim(token, BY)
         assert await one.opens(client, await one.rotated(client, 0))
-
-    async def test_a_refusal_uses_nothing_up(
-        self, one: Instance, clock: ShiftedClock, client: Client
-    ) -> None:
-        """Unavailable means not applied, and the same token works later."""
-        token = (await one.register(client)).token.reveal()
-        told = await under(REFUSED, one, clock, lambda on: on.credentials.claim(token, BY))
-        assert isinstance(told, StoreUnavailableError)
-        await one.credentials.claim(token, BY)
 
 
 class TestRotation:
@@ -108,26 +105,21 @@ class TestRotation:
 
 
 class TestTheRest:
-    async def test_a_registration_is_recognised_and_its_token_works(
-        self, one: Instance, clock: ShiftedClock, client: Client
-    ) -> None:
-        await one.register(client.org)
-        if client.app_id is None:
-            await one.tenants.delete_org(client.org_id, BY)
-        provisioned = await under(REPLY_LOST, one, clock, lambda on: on.provision(client))
-        assert isinstance(provisioned, Provisioned)
-        assert provisioned.retrieval is not None
-        await one.credentials.claim(provisioned.retrieval.token.reveal(), BY)
-
-    async def test_a_registration_whose_reply_is_lost_for_good_can_be_mended(
-        self, one: Instance, clock: ShiftedClock, client: Client
+    @pytest.mark.parametrize("faults", [REPLY_LOST, None])
+    async def test_a_registration_is_recognised_or_can_be_mended(
+        self, one: Instance, clock: ShiftedClock, client: Client, faults: Faults | None
     ) -> None:
         """Sent again it is an update, without a token; a rotation gives one."""
         await one.register(client.org)
         if client.app_id is None:
             await one.tenants.delete_org(client.org_id, BY)
-        told = await under(None, one, clock, lambda on: on.provision(client))
-        assert isinstance(told, OutcomeUnknownError)
+        told = await under(faults, one, clock, lambda on: on.provision(client))
+        if faults is REPLY_LOST:
+            assert isinstance(told, Provisioned)
+            assert told.retrieval is not None
+            await one.credentials.claim(told.retrieval.token.reveal(), BY)
+        else:
+            assert isinstance(told, OutcomeUnknownError)
         again = await one.provision(client)
         assert (again.created, again.retrieval) == (False, None)
         assert await one.opens(client, await one.rotated(client, 0))
@@ -167,7 +159,7 @@ class TestTheRest:
         unknown = 0
         for seed in range(8):
             turns = Interleaving(seed)
-            store = FaultyStore(one.store, turns, Faults(late_pct=100, spare_reads=True))
+            store = FaultyStore(one.store, turns, LATE)
             (told,) = await turns.run(instance(store, clock).credentials.revoke_now(client, BY))
             unknown += isinstance(told, OutcomeUnknownError)
             await one.credentials.revoke_now(client, BY)

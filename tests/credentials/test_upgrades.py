@@ -7,11 +7,18 @@ import pytest
 
 from attribution import BY
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
-from faulty_store import Faults, FaultyStore, Interleaving
+from faulty_store import (
+    LATE,
+    REFUSED,
+    REPLY_LOST,
+    REQUEST_LOST,
+    Faults,
+    FaultyStore,
+    Interleaving,
+)
 from pricekeeper.credentials import Authenticated, Peppers, Secret
 from pricekeeper.credentials.verification import (
     PLACES_MAX,
-    THREADS_MAX,
     BcryptHashes,
 )
 from pricekeeper.errors import InvalidClientError, OverloadedError
@@ -114,7 +121,7 @@ class TestBcrypt:
         )
         refused = [isinstance(answer, OverloadedError) for answer in answers]
         assert refused == [False] * share + [True] * 5 + [False]
-        assert answered.index("other") <= 2 * THREADS_MAX
+        assert answered.index("other") < share // 2  # threads may finish in another order
 
 
 class TestPeppers:
@@ -143,14 +150,7 @@ class TestPeppers:
         secret = await instance(store, clock, Peppers(OLD_PEPPER)).secret_of(client)
         assert not await instance(store, clock, Peppers(NEW_PEPPER)).opens(client, secret)
 
-    @pytest.mark.parametrize(
-        "faults",
-        [
-            Faults(refused_pct=100, spare_reads=True),
-            Faults(request_lost_pct=100, spare_reads=True),
-            Faults(reply_lost_pct=100, spare_reads=True),
-        ],
-    )
+    @pytest.mark.parametrize("faults", [REFUSED, REQUEST_LOST, REPLY_LOST])
     async def test_an_upgrade_that_fails_stops_nobody(
         self, store: Store, clock: ShiftedClock, client: Client, faults: Faults
     ) -> None:
@@ -172,7 +172,7 @@ class TestPeppers:
         secret = await sound.secret_of(client)
         turns = Interleaving(1)
         both = Peppers(NEW_PEPPER, OLD_PEPPER)
-        late = FaultyStore(store, turns, Faults(late_pct=100, spare_reads=True))
+        late = FaultyStore(store, turns, LATE)
         shaky = instance(late, clock, both)
         await turns.run(shaky.credentials.authenticate(client.client_id, secret.reveal()))
         await sound.credentials.revoke_now(client, BY)

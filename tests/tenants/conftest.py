@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from pricekeeper.errors import InvalidConfigError
 from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Tenants
+from pricekeeper.tenants import OrgSettings, Tenants
+from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.values import AppId, ModelLabel, OrgId
 from stores import ShiftedClock, clock, location, meter, store, table_prefix
 
@@ -36,6 +38,23 @@ def org_body(**changes: Any) -> dict[str, Any]:
 
 def app_body(**changes: Any) -> dict[str, Any]:
     return {"app_name": "Production API", **changes}
+
+
+def org(**changes: Any) -> OrgSettings:
+    return parse_org_settings(org_body(**changes), LABELS)
+
+
+def org_refused(**changes: Any) -> dict[str, str]:
+    """What is said of each field when the organisation is refused."""
+    with pytest.raises(InvalidConfigError) as refusal:
+        org(**changes)
+    return {error.field: error.message for error in refusal.value.errors}
+
+
+def app_refused(of: OrgSettings, **changes: Any) -> set[str]:
+    with pytest.raises(InvalidConfigError) as refusal:
+        parse_app_settings(app_body(**changes), LABELS, of)
+    return {error.field for error in refusal.value.errors}
 
 
 @pytest.fixture

@@ -2,13 +2,25 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from attribution import BY
-from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
+from faulty_store import (
+    LATE,
+    REFUSED,
+    REPLY_LOST,
+    REQUEST_LOST,
+    SENT_TWICE,
+    Faults,
+    FaultyStore,
+    GoesDark,
+    InterleavedClock,
+    Interleaving,
+    Overtaken,
+)
 from pricekeeper import authority
 from pricekeeper.authority import Attribution
 from pricekeeper.clock import ManualClock
@@ -29,13 +41,6 @@ from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
 DEPLOYMENT = replace(BY, actor="deployment-key/0", reason="leaked")
-REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
-REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
-SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
-REFUSED = Faults(refused_pct=100, spare_reads=True)
-LATE = Faults(late_pct=100, spare_reads=True)
-
-Change = Callable[[Tenants], Awaitable[object]]
 
 
 def of_org(org_id: OrgId) -> Attribution:
@@ -50,6 +55,11 @@ def because(reason: str) -> Attribution:
 async def freeze_of(tenants: Tenants, client: Client) -> Freeze | None:
     """Read the store, past the cache."""
     return (await tenants.read_registered_policy(client)).freeze
+
+
+async def turn(tenants: Tenants, client: Client, *, frozen: bool) -> None:
+    """Freeze the client, or lift its freeze."""
+    await (tenants.freeze if frozen else tenants.unfreeze)(client, DEPLOYMENT)
 
 
 @pytest.fixture
@@ -248,21 +258,23 @@ class TestDeletion:
     @pytest.mark.parametrize("frozen", ["org", "app"])
     @pytest.mark.parametrize("deleted", ["org", "app"])
     async def test_a_freeze_between_reading_and_deleting_is_seen(
-        self, tenants: Tenants, clock: ShiftedClock, app: Client, frozen: str, deleted: str
+        self,
+        store: Store,
+        tenants: Tenants,
+        clock: ShiftedClock,
+        app: Client,
+        frozen: str,
+        deleted: str,
     ) -> None:
         """The deletion has looked and found nothing; it is refused, and again when repeated."""
         victim = app.org if frozen == "org" else app
-        turns = Interleaving(1)
-        store = FaultyStore(tenants._store, turns, Faults())
-        here = Tenants(store, clock, LABELS)
-        real_transact, froze = tenants._store.transact, list[Freeze]()
+        froze = list[Freeze]()
 
-        async def freeze_first(operations: Sequence[Write]) -> None:
+        async def freeze_first(_: Sequence[Write]) -> None:
             if not froze:
                 froze.append(await tenants.freeze(victim, DEPLOYMENT))
-            await real_transact(operations)
 
-        store.transact = freeze_first  # type: ignore[method-assign]
+        here = Tenants(Overtaken(store, freeze_first), clock, LABELS)
 
         async def delete() -> None:
             if deleted == "org":
@@ -271,8 +283,8 @@ class TestDeletion:
                 await here.delete_app(app.org_id, APP, of_org(app.org_id))
 
         for told in (ContendedError, NotPermittedError):
-            (outcome,) = await turns.run(delete())
-            assert isinstance(outcome, told), outcome
+            with pytest.raises(told):
+                await delete()
         assert [await freeze_of(tenants, victim)] == froze
 
     async def test_apps_that_are_frozen_at_one_moment_do_not_wait_for_each_other(
@@ -290,95 +302,51 @@ class TestDeletion:
 
 
 class TestLostReplies:
-    @pytest.fixture
-    def changes(self, app: Client) -> dict[str, tuple[Change, bool]]:
-        """Freezing and lifting, and whether the client is frozen then."""
-        return {
-            "freeze": (lambda on: on.freeze(app, DEPLOYMENT), True),
-            "unfreeze": (lambda on: on.unfreeze(app, DEPLOYMENT), False),
-        }
-
-    async def under(
-        self, faults: Faults, tenants: Tenants, clock: ShiftedClock, change: Change
-    ) -> object:
-        """What the change comes to with such a store: its result or its error."""
-        turns = Interleaving(1)
-        shaky = Tenants(FaultyStore(tenants._store, turns, faults), clock, LABELS)
-
-        async def work() -> object:
-            return await change(shaky)
-
-        return (await turns.run(work()))[0]
-
-    @pytest.mark.parametrize("name", ["freeze", "unfreeze"])
+    @pytest.mark.parametrize("frozen", [True, False])
     async def test_what_was_done_is_recognised_and_the_rest_can_be_repeated(
-        self,
-        tenants: Tenants,
-        clock: ShiftedClock,
-        app: Client,
-        changes: dict[str, tuple[Change, bool]],
-        name: str,
+        self, store: Store, tenants: Tenants, clock: ShiftedClock, app: Client, frozen: bool
     ) -> None:
         """A lost request is unknown, a refused one unavailable; neither has done anything."""
-        change, frozen = changes[name]
         for faults, told in (
             (REFUSED, StoreUnavailableError),
             (REQUEST_LOST, OutcomeUnknownError),
             (REPLY_LOST, None),
             (SENT_TWICE, None),
         ):
-            await (tenants.unfreeze if frozen else tenants.freeze)(app, DEPLOYMENT)
-            outcome = await self.under(faults, tenants, clock, change)
-            assert isinstance(outcome, Exception) == (told is not None), faults
-            assert told is None or isinstance(outcome, told)
+            await turn(tenants, app, frozen=not frozen)
+            turns = Interleaving(1)
+            shaky = Tenants(FaultyStore(store, turns, faults), clock, LABELS)
+            (outcome,) = await turns.run(turn(shaky, app, frozen=frozen))
+            assert isinstance(outcome, told or type(None)), faults
             assert (await freeze_of(tenants, app) is not None) == (frozen == (told is None))
-            await change(tenants)
+            await turn(tenants, app, frozen=frozen)
             assert (await freeze_of(tenants, app) is not None) == frozen
 
-    @pytest.mark.parametrize("name", ["freeze", "unfreeze"])
+    @pytest.mark.parametrize("frozen", [True, False])
     async def test_a_change_that_arrives_late_changes_nothing_that_came_after(
-        self,
-        tenants: Tenants,
-        clock: ShiftedClock,
-        app: Client,
-        changes: dict[str, tuple[Change, bool]],
-        name: str,
+        self, store: Store, tenants: Tenants, clock: ShiftedClock, app: Client, frozen: bool
     ) -> None:
         """Neither is a lifted freeze brought back, nor one lifted that was set since."""
-        change, frozen = changes[name]
-        undo = changes["unfreeze" if frozen else "freeze"][0]
-        await undo(tenants)
+        await turn(tenants, app, frozen=not frozen)
         unknown = 0
         for seed in range(8):
             turns = Interleaving(seed)
-            store = FaultyStore(tenants._store, turns, LATE)
-            late = Tenants(store, clock, LABELS)
-
-            async def work(late: Tenants = late) -> object:
-                return await change(late)
-
-            (told,) = await turns.run(work())
+            shaky = FaultyStore(store, turns, LATE)
+            (told,) = await turns.run(turn(Tenants(shaky, clock, LABELS), app, frozen=frozen))
             unknown += isinstance(told, OutcomeUnknownError)
-            await change(tenants)
-            await undo(tenants)
-            await store.deliver()
+            await turn(tenants, app, frozen=frozen)
+            await turn(tenants, app, frozen=not frozen)
+            await shaky.deliver()
             assert (await freeze_of(tenants, app) is not None) != frozen
         assert unknown
 
     async def test_an_outcome_that_nobody_can_read_is_seen_here_when_it_can(
-        self, tenants: Tenants, clock: ShiftedClock, app: Client
+        self, store: Store, clock: ShiftedClock, app: Client
     ) -> None:
         turns = Interleaving(1)
-        shaky = FaultyStore(tenants._store, turns, Faults())
+        shaky = GoesDark(store, turns, Faults())
         here = Tenants(shaky, clock, LABELS)
         assert (await here.find_policy(app.org_id, app.app_id)).freeze is None
-        real_transact = shaky.transact
-
-        async def go_dark(operations: Sequence[Write]) -> None:
-            shaky.faults = Faults(reply_lost_pct=100)
-            await real_transact(operations)
-
-        shaky.transact = go_dark  # type: ignore[method-assign]
         (told,) = await turns.run(here.freeze(app, DEPLOYMENT))
         assert isinstance(told, OutcomeUnknownError)
         shaky.faults = Faults()

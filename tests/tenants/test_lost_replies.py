@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from attribution import BY
-from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from faulty_store import (
+    REPLY_LOST,
+    REQUEST_LOST,
+    SENT_TWICE,
+    Crashed,
+    Faults,
+    FaultyStore,
+    GoesDark,
+    InterleavedClock,
+    Interleaving,
+)
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     ContendedError,
@@ -21,9 +31,6 @@ from pricekeeper.tenants import Client, Saved, Tenants
 from pricekeeper.values import OrgId
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
-REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
-REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
-SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
 ALL_LOST = Faults(reply_lost_pct=100)
 FAULTS = ("refused", "request_lost", "reply_lost", "late")
 
@@ -54,12 +61,10 @@ class TestOneLostReply:
         self, store: Store, clock: ManualClock, org_id: OrgId
     ) -> None:
         """The winner keeps what came with it, although it never heard back."""
-        saved = await under(REPLY_LOST, store, clock, "put_org", org_id, org_body(), BY)
-        assert isinstance(saved, Saved)
-        assert saved.created
-        saved = await under(REPLY_LOST, store, clock, "put_app", org_id, APP, app_body(), BY)
-        assert isinstance(saved, Saved)
-        assert saved.created
+        for client, body in ((Client(org_id), org_body()), (Client(org_id, APP), app_body())):
+            saved = await under(REPLY_LOST, store, clock, "put", client, body, BY)
+            assert isinstance(saved, Saved)
+            assert saved.created
 
     async def test_a_creation_that_never_arrived_is_unknown_and_can_be_repeated(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
@@ -76,16 +81,8 @@ class TestOneLostReply:
         put = await under(ALL_LOST, store, clock, "put_org", org_id, org_body(), BY)
         assert isinstance(put, StoreUnavailableError)  # it did not get further than reading
         turns = Interleaving(1)
-        shaky = FaultyStore(store, turns, Faults())
         waiting = InterleavedClock(clock, turns, clock.advance_ms)
-        tenants = Tenants(shaky, waiting, LABELS)
-        real_transact = shaky.transact
-
-        async def go_dark(operations: Any) -> None:
-            shaky.faults = ALL_LOST
-            await real_transact(operations)
-
-        shaky.transact = go_dark  # type: ignore[method-assign]
+        tenants = Tenants(GoesDark(store, turns, Faults()), waiting, LABELS)
         (put,) = await turns.run(tenants.put_org(org_id, org_body(), BY))
         assert isinstance(put, OutcomeUnknownError)
         assert (await sound.read_registered_policy(Client(org_id))).org_name == "Sample"
@@ -115,27 +112,20 @@ class TestOneLostReply:
             assert ended is None
             assert (await sound.read_registered_policy(client)).token_generation != before
 
-    async def test_a_deletion_is_recognised(
+    async def test_a_deletion_is_recognised_and_one_that_never_arrived_is_unknown(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
-        """What is not there any more has been deleted."""
+        """What is not there any more has been deleted; else it may still be."""
         await sound.put_org(org_id, org_body(), BY)
         await sound.put_app(org_id, APP, app_body(), BY)
-        assert await under(REPLY_LOST, store, clock, "delete_app", org_id, APP, BY) is None
-        assert await under(REPLY_LOST, store, clock, "delete_org", org_id, BY) is None
+        deletions = (("delete_app", org_id, APP, BY), ("delete_org", org_id, BY))
+        for deletion in deletions:
+            told = await under(REQUEST_LOST, store, clock, *deletion)
+            assert isinstance(told, OutcomeUnknownError)
+        for deletion in deletions:
+            assert await under(REPLY_LOST, store, clock, *deletion) is None
         with pytest.raises(NotFoundError):
             await sound.read_registered_policy(Client(org_id))
-
-    async def test_a_deletion_that_never_arrived_is_unknown(
-        self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
-    ) -> None:
-        """The organisation is still there, but perhaps not for long."""
-        await sound.put_org(org_id, org_body(), BY)
-        await sound.put_app(org_id, APP, app_body(), BY)
-        told = await under(REQUEST_LOST, store, clock, "delete_app", org_id, APP, BY)
-        assert isinstance(told, OutcomeUnknownError)
-        told = await under(REQUEST_LOST, store, clock, "delete_org", org_id, BY)
-        assert isinstance(told, OutcomeUnknownError)
 
 
 async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(

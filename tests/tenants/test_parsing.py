@@ -11,26 +11,15 @@ from pricekeeper.limiter import Limit
 from pricekeeper.tenants import AppSettings, OrgSettings, QuotaEnforcement, QuotaScope, RateLimit
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.wire import bounds
-from tenants.conftest import LABELS, app_body, org_body
+from tenants.conftest import LABELS, app_body, app_refused, org, org_body, org_refused
 
+BOTH_QUOTAS = {"quotas.premium", "quotas.standard"}
 LIMIT = {"capacity": 10, "refill_amount": 5, "refill_period_ms": 1000}
-
-
-def org(**changes: Any) -> OrgSettings:
-    return parse_org_settings(org_body(**changes), LABELS)
 
 
 def refused(**changes: Any) -> set[str]:
     """The fields that are named when the organisation is refused."""
-    with pytest.raises(InvalidConfigError) as refusal:
-        org(**changes)
-    return {error.field for error in refusal.value.errors}
-
-
-def app_refused(of: OrgSettings, **changes: Any) -> set[str]:
-    with pytest.raises(InvalidConfigError) as refusal:
-        parse_app_settings(app_body(**changes), LABELS, of)
-    return {error.field for error in refusal.value.errors}
+    return set(org_refused(**changes))
 
 
 def test_what_is_optional_has_the_defaults_of_the_contract() -> None:
@@ -161,11 +150,8 @@ def test_what_is_outside_is_refused_by_name(field: str, bad: list[Any]) -> None:
         ({"model_ordering": ["premium", "a#b"]}, {"model_ordering[1]"}),
         ({"quotas": {"premium": 1}}, {"quotas.standard"}),
         ({"quotas": {"premium": -1, "standard": 1}}, {"quotas.premium"}),
-        (
-            {"quotas": {"premium": 10**15 + 1, "standard": 1.5}},
-            {"quotas.premium", "quotas.standard"},
-        ),
-        ({"quotas": {"premium": None, "standard": True}}, {"quotas.premium", "quotas.standard"}),
+        ({"quotas": {"premium": 10**15 + 1, "standard": 1.5}}, BOTH_QUOTAS),
+        ({"quotas": {"premium": None, "standard": True}}, BOTH_QUOTAS),
         ({"quotas": {"premium": 1, "standard": 1, "gold": 1}}, {"quotas.gold"}),
         ({"rate_limits": {"gold": {}}}, {"rate_limits.gold"}),
         ({"rate_limits": {"premium": [1]}}, {"rate_limits.premium"}),
@@ -202,13 +188,8 @@ def test_a_bad_part_is_named_by_its_path(changes: dict[str, Any], fields: set[st
 def test_every_bad_field_is_named_at_once() -> None:
     """One round trip tells all there is to mend."""
     bad = {"timezone": "Mars", "session_limit": 0, "quotas": {"premium": -1}, "colour": 1}
-    assert refused(**bad) == {
-        "timezone",
-        "session_limit",
-        "quotas.premium",
-        "quotas.standard",
-        "colour",
-    }
+    fields = ("timezone", "session_limit", "quotas.premium", "quotas.standard", "colour")
+    assert refused(**bad) == {*fields}
 
 
 def test_an_unknown_label_tells_the_known_ones() -> None:
@@ -255,13 +236,10 @@ class TestShardCount:
             parse_org_settings(org_body(agg_shard_count=16), LABELS, shard_count_now=8)
         assert conflict.value.field == "agg_shard_count"
 
-    def test_the_same_one_is_fine(self) -> None:
-        body = org_body(agg_shard_count=32)
-        assert parse_org_settings(body, LABELS, shard_count_now=32).agg_shard_count == 32
-
-    def test_not_naming_it_keeps_it(self) -> None:
+    @pytest.mark.parametrize("body", [org_body(agg_shard_count=32), org_body()])
+    def test_the_same_one_is_fine_and_not_naming_it_keeps_it(self, body: dict[str, Any]) -> None:
         """The default is for creation; it is no reason for a conflict later."""
-        assert parse_org_settings(org_body(), LABELS, shard_count_now=32).agg_shard_count == 32
+        assert parse_org_settings(body, LABELS, shard_count_now=32).agg_shard_count == 32
 
     def test_invalid_comes_before_conflict(self) -> None:
         with pytest.raises(InvalidConfigError):
@@ -302,12 +280,8 @@ class TestApp:
 
     def test_every_bad_field_is_named_at_once(self) -> None:
         bad = {"timezone": "UTC", "session_limit": 0, "model_ordering": ["x"], "colour": 1}
-        assert app_refused(org(), **bad) == {
-            "timezone",
-            "session_limit",
-            "model_ordering[0]",
-            "colour",
-        }
+        fields = ("timezone", "session_limit", "model_ordering[0]", "colour")
+        assert app_refused(org(), **bad) == {*fields}
 
 
 json_values = st.recursive(

@@ -1,13 +1,20 @@
 """Merge patches of settings: what they change, what they leave, and many of them at once."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from attribution import BY
-from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
+from faulty_store import (
+    REPLY_LOST,
+    REQUEST_LOST,
+    Faults,
+    FaultyStore,
+    InterleavedClock,
+    Interleaving,
+    Overtaken,
+)
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     ConflictError,
@@ -17,12 +24,12 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from pricekeeper.storage import Key, Put, Store, Write
+from pricekeeper.storage import Key, Put, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, RateLimit, Saved, Tenants
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.stored_settings import patched_body, stated_body
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.values import OrgId
 from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
@@ -202,10 +209,9 @@ class TestOnAStore:
 
     async def test_nobody_is_created(self, store: Store, tenants: Tenants, org_id: OrgId) -> None:
         """An organisation, an app, an app of an organisation of another life."""
-        with pytest.raises(NotFoundError):
-            await tenants.patch(Client(org_id), org_body(), BY)
-        with pytest.raises(NotFoundError):
-            await tenants.patch(Client(org_id, APP), app_body(), BY)
+        for client, body in ((Client(org_id), org_body()), (Client(org_id, APP), app_body())):
+            with pytest.raises(NotFoundError):
+                await tenants.patch(client, body, BY)
         await tenants.put_org(org_id, org_body(), BY)
         with pytest.raises(NotFoundError):
             await tenants.patch(Client(org_id, APP), app_body(), BY)
@@ -244,12 +250,11 @@ async def test_patches_of_different_fields_at_once_all_hold(
     first = Tenants(store, clock, LABELS)
     await first.put_org(org_id, org_body(), BY)
     await first.put_app(org_id, APP, app_body(rate_limits={}), BY)
+    client = Client(org_id, None if kind == "org" else APP)
 
     async def patch(change: dict[str, Any]) -> Saved:
         tenants = Tenants(store, clock, LABELS)
-        if kind == "org":
-            return await tenants.patch(Client(org_id), change, BY)
-        return await tenants.patch(Client(org_id, APP), change, BY)
+        return await tenants.patch(client, change, BY)
 
     for step in range(5):
         changes: list[dict[str, Any]] = [{name: 60 + step} for name in NUMBERS]
@@ -260,7 +265,7 @@ async def test_patches_of_different_fields_at_once_all_hold(
         for change, one in zip(changes, saved, strict=True):
             for name in change.keys() & set(NUMBERS):
                 assert getattr(one.policy, name) == 60 + step
-        policy = await first.read_registered_policy(Client(org_id, None if kind == "org" else APP))
+        policy = await first.read_registered_policy(client)
         assert [getattr(policy, name) for name in NUMBERS] == [60 + step] * len(NUMBERS)
         assert {name: policy.rate_limits["*"][name].capacity for name in limits} == dict.fromkeys(
             limits, 10 + step
@@ -274,18 +279,10 @@ async def test_a_patch_that_never_gets_its_turn_says_so(
     sound = Tenants(store, clock, LABELS)
     await sound.put_org(org_id, org_body(), BY)
 
-    class InBetween:
-        """A store on which another caller is always faster."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(store, name)
-
-        async def transact(self, operations: Sequence[Write]) -> None:
-            await sound.patch(Client(org_id), {"tight_mode_threshold_pct": 60}, BY)
-            await store.transact(operations)
-
+    change = {"tight_mode_threshold_pct": 60}
+    late = Overtaken(store, lambda _: sound.patch(Client(org_id), change, BY))
     with pytest.raises(ContendedError):
-        await Tenants(InBetween(), clock, LABELS).patch(Client(org_id), {"session_limit": 3}, BY)  # type: ignore[arg-type]
+        await Tenants(late, clock, LABELS).patch(Client(org_id), {"session_limit": 3}, BY)
     assert (await sound.read_registered_policy(Client(org_id))).session_limit == 5
 
 
@@ -296,10 +293,7 @@ async def test_a_lost_reply_is_harmless_to_repeat(
     sound = Tenants(store, clock, LABELS)
     await sound.put_org(org_id, org_body(rate_limits={"*": {"rpm": RPM, "tpm": RPM}}), BY)
     patch = {"session_limit": 7, "rate_limits": {"*": {"rpm": {"capacity": 5}, "tpm": None}}}
-    for faults, outcome in (
-        (Faults(request_lost_pct=100, spare_reads=True), OutcomeUnknownError),
-        (Faults(reply_lost_pct=100, spare_reads=True), Saved),
-    ):
+    for faults, outcome in ((REQUEST_LOST, OutcomeUnknownError), (REPLY_LOST, Saved)):
         turns = Interleaving(1)
         shaky = Tenants(FaultyStore(store, turns, faults), clock, LABELS)
         (told,) = await turns.run(shaky.patch(Client(org_id), patch, BY))
@@ -332,10 +326,8 @@ async def test_whatever_is_lost_late_or_sent_twice_an_acknowledged_patch_holds(
                     continue
                 assert getattr(saved.policy, name) == value
                 fresh = Tenants(store, clock, LABELS)
-                assert (
-                    getattr(await fresh.read_registered_policy(Client(org_id, AppId(APP))), name)
-                    == value
-                )
+                policy = await fresh.read_registered_policy(Client(org_id, APP))
+                assert getattr(policy, name) == value
 
         works = [patch(name, shaky, org_id, turns) for name in NUMBERS[:2]]
         assert await turns.run(*works) == [None, None], seed

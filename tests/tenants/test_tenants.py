@@ -65,17 +65,16 @@ class TestPut:
         cap = {"max_output_tokens_cap": 500}
         await tenants.put_org(org_id, org_body(**cap), BY)
         await tenants.put_app(org_id, APP, app_body(max_output_tokens_cap=900), BY)
-        assert (await tenants.read_registered_policy(Client(org_id))).max_output_tokens_cap == 500
-        assert (
-            await tenants.read_registered_policy(Client(org_id, APP))
-        ).max_output_tokens_cap == 900
+
+        async def caps() -> list[int | None]:
+            read = map(tenants.read_registered_policy, (Client(org_id), Client(org_id, APP)))
+            return [(await policy).max_output_tokens_cap for policy in read]
+
+        assert await caps() == [500, 900]
         await tenants.put_app(org_id, APP, app_body(), BY)
-        assert (
-            await tenants.read_registered_policy(Client(org_id, APP))
-        ).max_output_tokens_cap == 500
+        assert await caps() == [500, 500]
         await tenants.patch(Client(org_id), dict.fromkeys(cap), BY)
-        for client in (Client(org_id), Client(org_id, APP)):
-            assert (await tenants.read_registered_policy(client)).max_output_tokens_cap is None
+        assert await caps() == [None, None]
         for sort_key in ("ORG", "APP#api"):
             item = await stored(store, CONFIG, Key(f"ORG#{org_id}", sort_key))
             assert item.keys().isdisjoint(cap)
@@ -85,10 +84,8 @@ class TestPut:
     ) -> None:
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=90), BY)
-        org = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
-        app = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
-        assert org is not None
-        assert app is not None
+        org = await stored(store, CONFIG, Key(f"ORG#{org_id}", "ORG"))
+        app = await stored(store, CONFIG, Key(f"ORG#{org_id}", "APP#api"))
         assert {**org, **org_body()} == org
         assert org["client_id"] == f"org-{org_id}"
         assert org["created_at_epoch"] == org["updated_at_epoch"]
@@ -132,16 +129,14 @@ class TestPut:
     async def test_bad_settings_write_nothing(
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
-        """Neither a part of an organisation nor an entry in the list."""
+        """Neither a part of an organisation nor an entry in the list; an app needs the former."""
         with pytest.raises(InvalidConfigError):
             await tenants.put_org(org_id, org_body(timezone="Mars"), BY)
+        with pytest.raises(NotFoundError):
+            await tenants.put_app(org_id, APP, app_body(), BY)
         assert meter.calls["transact"] == 0
         with pytest.raises(NotFoundError):
             await tenants.read_registered_policy(Client(org_id))
-
-    async def test_an_app_needs_its_organisation(self, tenants: Tenants, org_id: OrgId) -> None:
-        with pytest.raises(NotFoundError):
-            await tenants.put_app(org_id, APP, app_body(), BY)
 
     async def test_what_is_enrolled_comes_with_the_creation(
         self, tenants: Tenants, store: Store, org_id: OrgId
@@ -297,14 +292,11 @@ class TestListing:
         assert rest.after is None
         assert [await tenants.read_registered_policy(policy.client) for policy in listed] == listed
 
-    async def test_a_missing_organisation_has_no_list(
-        self, tenants: Tenants, org_id: OrgId
-    ) -> None:
-        with pytest.raises(NotFoundError):
-            await tenants.list_apps(org_id)
-
     @pytest.mark.parametrize("limit", [0, -1, 101])
     async def test_pages_have_a_size(self, tenants: Tenants, org_id: OrgId, limit: int) -> None:
+        """A missing organisation has no list."""
+        with pytest.raises(NotFoundError):
+            await tenants.list_apps(org_id)
         await tenants.put_org(org_id, org_body(), BY)
         with pytest.raises(InvalidValueError):
             await tenants.list_orgs(limit=limit)
@@ -330,9 +322,8 @@ class TestDeleting:
         """Cleaning up comes after; a crash before it leaves nothing that counts."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(session_limit=9), BY)
-        left_over = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
+        left_over = await stored(store, CONFIG, Key(f"ORG#{org_id}", "APP#api"))
         await tenants.delete_org(org_id, BY)
-        assert left_over is not None
         await store.put(Put(CONFIG, left_over))  # as if the cleaning had not come to it
 
         elsewhere = Tenants(store, clock, LABELS)
@@ -351,9 +342,8 @@ class TestDeleting:
     ) -> None:
         """Which says that there is nothing, as it should."""
         await put_both(tenants, org_id)
-        left_over = await store.get(CONFIG, key := Key(f"ORG#{org_id}", "APP#api"))
+        left_over = await stored(store, CONFIG, key := Key(f"ORG#{org_id}", "APP#api"))
         await tenants.delete_org(org_id, BY)
-        assert left_over is not None
         await store.put(Put(CONFIG, left_over))
         with pytest.raises(NotFoundError):
             await tenants.delete_org(org_id, BY)
