@@ -10,15 +10,16 @@ from typing import Any, Final
 
 from botocore.loaders import Loader
 
-REQUESTS: Final = ("ConverseRequest", "ConverseStreamRequest")
+REQUEST: Final = "ConverseStreamRequest"
+"""It has all members of ``ConverseRequest``, so both are judged by it."""
 WIDTH: Final = 98
 
 
 def shapes_of_model() -> str:
-    """The shapes that Converse's requests reach, one a paragraph."""
+    """The shapes that Converse's request reaches, one a paragraph, without ``Stream`` in names."""
     shapes: dict[str, Any] = Loader().load_service_model("bedrock-runtime", "service-2")["shapes"]
     lines: dict[str, str] = {}
-    waiting = list(REQUESTS)
+    waiting = [REQUEST]
     while waiting:  # ends: each shape is taken once
         name = waiting.pop(0)
         if name in lines:
@@ -33,7 +34,7 @@ def shapes_of_model() -> str:
         words = [_member(member, kind, shapes) for member, kind in members.items()]
         lines[name] = _wrapped(f"{name} {mark}", words)
         waiting += [inner for kind in members.values() if (inner := _inside(kind, shapes))]
-    return "\n".join(lines[name] for name in sorted(lines))
+    return "\n".join(sorted(line.replace("Stream", "") for line in lines.values()))
 
 
 def _inside(kind: str, shapes: dict[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from botocore.loaders import Loader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,15 @@ ANTHROPIC, OPENAI, LLAMA = Family.ANTHROPIC, Family.OPENAI, Family.LLAMA
 def test_the_shapes_are_those_of_awss_model() -> None:
     """A newer model fails this test: decide what its new members can make a model read."""
     assert shapes_of_model() == CONVERSE.strip()
+    shapes = Loader().load_service_model("bedrock-runtime", "service-2")["shapes"]
+    for name in ("Converse%sRequest", "Guardrail%sConfiguration"):
+        assert shapes[name % ""]["members"].keys() <= shapes[name % "Stream"]["members"].keys()
+
+
+def test_a_stream_may_say_how_its_guardrail_reads_along() -> None:
+    """A member that only ``ConverseStream`` has; both operations are judged by one shape."""
+    guardrail = {"guardrailIdentifier": "id", "streamProcessingMode": "async"}
+    assert judged(converse({"text": "hi"}, guardrailConfig=guardrail)).bounds.uses == ("guardrail",)
 
 
 texts = st.text(max_size=40) | st.just(TEXT)

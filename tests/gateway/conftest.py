@@ -1,6 +1,5 @@
 """A service with a gateway to a stand-in, for each module; and worlds of a test's own."""
 
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream
+from gateway.wire import Answer, Upstream, hang_up, running_upstream, sending, whole
 from gateway.world import App, World, running_world
+from http_fixtures import Reply
 from pricekeeper.standin import Running, running
 
 MakeWorld = Callable[..., World]
-ScriptedWorld = Callable[[Answer], AbstractContextManager[tuple[World, Upstream]]]
+ScriptedWorld = Callable[..., AbstractContextManager[tuple[World, Upstream, App]]]
+SentOn = Callable[..., tuple[Reply, Any]]
 
 
 @pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
@@ -95,11 +96,8 @@ def own_app(own_world: World) -> App:
 
 @pytest.fixture(scope="module")
 def module_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Upstream]]:
-    def refuse(_: Upstream, peer: socket.socket, __: Received) -> None:
-        hang_up(peer)
-
     with (
-        running_upstream(refuse) as upstream,
+        running_upstream(lambda _, peer, __: hang_up(peer)) as upstream,
         running_world(tmp_path_factory.mktemp("scripted"), upstream.url) as world,
     ):
         yield world, upstream
@@ -107,15 +105,28 @@ def module_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 @pytest.fixture
 def scripted(module_scripted: tuple[World, Upstream]) -> ScriptedWorld:
-    """A world whose upstream does what a function of the test's says; its clock may be set."""
+    """A world and an app whose upstream answers as a test says; its clock may be set."""
     world, upstream = module_scripted
 
     @contextmanager
-    def use(answer: Answer) -> Iterator[tuple[World, Upstream]]:
+    def use(answer: Answer, **settings: Any) -> Iterator[tuple[World, Upstream, App]]:
         upstream.begin(answer)
         try:
-            yield world, upstream
+            yield world, upstream, App(world.api).register(**settings)
         finally:
             upstream.end()
 
     return use
+
+
+@pytest.fixture
+def sent_on(scripted: ScriptedWorld) -> SentOn:
+    """Make a call; returns the reply, and the body that Bedrock was sent."""
+
+    def call(path: str, body: dict[str, Any], **settings: Any) -> tuple[Reply, Any]:
+        with scripted(sending(whole(b"{}")), **settings) as (world, upstream, app):
+            reply = world.post(path, body, app)
+            assert reply.status == 200, reply.data
+            return reply, upstream.requests[0].json
+
+    return call

@@ -14,7 +14,7 @@ from bedrock.billed import billed
 from gateway.conftest import ScriptedWorld
 from gateway.models import model_of
 from gateway.wire import Received, Upstream, whole
-from gateway.world import App, World, claude_body, converse_body
+from gateway.world import App, World, claude_body, converse_body, held_by
 from http_fixtures import Reply
 from scraping import until
 
@@ -108,18 +108,13 @@ def test_seven_calls_at_once_never_spend_more_than_the_budget(
         tokens, output, _cost = bill_of(request)
         peer.sendall(whole(usage_in_words(request, tokens, output)))
 
-    with scripted(answer) as (world, upstream):
-        budget = {"name": "all", "window": "DAY", "limit_usd_micros": LIMIT_USD_MICROS}
-        app = App(world.api).register(budgets=[budget])
+    budget = {"name": "all", "window": "DAY", "limit_usd_micros": LIMIT_USD_MICROS}
+    with scripted(answer, budgets=[budget]) as (world, upstream, app):
         replies = attack(world, app, path, body, headers)
         assert {reply.status for reply in replies} <= {200, 400}
         costs = sorted(bill_of(request)[2] for request in upstream.requests)
         assert sum(costs) <= LIMIT_USD_MICROS
-        held = sorted(
-            int(reply.headers["x-pricekeeper-held-usd-micros"])
-            for reply in replies
-            if reply.status == 200
-        )
+        held = sorted(held_by(reply) for reply in replies if reply.status == 200)
         assert all(hold >= cost for hold, cost in zip(held, costs, strict=True))
         until(lambda: app.books().spent == sum(costs), app.books)
 
@@ -132,8 +127,7 @@ def test_a_longer_window_than_the_file_has_is_refused_by_its_name(
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:
         peer.sendall(whole(usage_in_words(request, 1, 1)))
 
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, upstream, app):
         reply = world.post(INVOKE, claude_body(anthropic_beta=[LONG]), app)
         assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "ValidationException")
         assert "models.premium.context_window_tokens" in reply.json["message"]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.conftest import MakeWorld, ScriptedWorld
 from gateway.models import BY_LABEL
-from gateway.wire import CHUNKED, Caller, Parsed, Received, Upstream, chunk, whole
+from gateway.wire import CHUNKED, Caller, Parsed, Received, Upstream, chunk, sending, whole
 from gateway.world import App, World, claude_body, connection_to, converse_body, directive
 from http_fixtures import Api, Reply
 from pricekeeper.standin import Running
@@ -39,11 +39,7 @@ def test_the_body_is_the_upstreams_byte_for_byte(
     direct = Api(module_standin.url).call("POST", path.replace("premium", model_id), sent)
     kind = f"content-type: {direct.headers['content-type']}"
 
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(direct.data, kind))
-
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(sending(whole(direct.data, kind))) as (world, _upstream, app):
         through = world.post(path, body, app)
         assert (through.status, through.data) == (direct.status, direct.data)
         assert through.headers["content-type"] == direct.headers["content-type"]
@@ -56,8 +52,7 @@ def test_the_body_of_any_bytes_is_untouched(scripted: ScriptedWorld) -> None:
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:
         peer.sendall(whole(bodies[int(request.json["messages"][0]["content"][0]["text"])]))
 
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, upstream, app):
         for number, body in enumerate(bodies):
             assert world.converse(app, text=str(number)).data == body
         assert upstream.connections == 1  # kept alive
@@ -78,18 +73,16 @@ def test_the_first_event_arrives_while_the_upstream_still_works(
             peer.sendall(chunk(b"data: %d\n\n" % number))
         upstream.over.wait()
 
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
-        with Caller(world) as caller:
-            is_converse = "/converse" in path
-            body = claude_body(model="premium", stream=True)
-            caller.send(app, path, converse_body() if is_converse else body)
-            assert b"200 OK" in caller.read_until(b"\r\n\r\n")
-            for number, event in enumerate(seen):
-                event.set()
-                caller.read_until(b"data: %d\n\n" % number)
-            upstream.over.set()
-            assert b"\r\n0\r\n\r\n" not in caller.read_all()
+    with scripted(answer) as (world, upstream, app), Caller(world) as caller:
+        is_converse = "/converse" in path
+        body = claude_body(model="premium", stream=True)
+        caller.send(app, path, converse_body() if is_converse else body)
+        assert b"200 OK" in caller.read_until(b"\r\n\r\n")
+        for number, event in enumerate(seen):
+            event.set()
+            caller.read_until(b"data: %d\n\n" % number)
+        upstream.over.set()
+        assert b"\r\n0\r\n\r\n" not in caller.read_all()
 
 
 def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWorld) -> None:
@@ -103,11 +96,9 @@ def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWo
                  "proxy-authenticate: x")  # fmt: skip
         peer.sendall(whole(b"{}", *lines))
 
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
-        with Caller(world) as caller:
-            caller.send(app, "/model/premium/converse", converse_body(), "connection: close")
-            parsed = Parsed(caller.read_all())
+    with scripted(answer) as (world, _upstream, app), Caller(world) as caller:
+        caller.send(app, "/model/premium/converse", converse_body(), "connection: close")
+        parsed = Parsed(caller.read_all())
     (headers,) = parsed.headers
     ours = {name for name in headers if name.startswith("x-pricekeeper-")}
     assert ours == {
@@ -124,12 +115,7 @@ def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWo
 
 def test_what_is_sent_on_has_no_credentials_of_the_caller(scripted: ScriptedWorld) -> None:
     """Nor its cookies, its address, its client or its types; only what Bedrock reads there."""
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(b"{}"))
-
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(sending(whole(b"{}"))) as (world, upstream, app):
         extra = {"cookie": "a=b", "x-forwarded-for": "1.2.3.4", "x-api-key": "k", "user-agent": "u",
                  "x-pricekeeper-tag-team": "red", "accept": "text/csv", "content-type": "a/b",
                  "x-amzn-bedrock-service-tier": "flex", "x-amzn-bedrock-new": "n",
@@ -215,12 +201,10 @@ def test_every_chunk_is_valid_however_the_upstream_cuts_it(
             at += size
         peer.sendall(b"0\r\n\r\n")
 
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
-        with Caller(world) as caller:
-            path = "/model/premium/converse-stream"
-            caller.send(app, path, converse_body(), "connection: close")
-            parsed = Parsed(caller.read_all())
+    with scripted(answer) as (world, _upstream, app), Caller(world) as caller:
+        path = "/model/premium/converse-stream"
+        caller.send(app, path, converse_body(), "connection: close")
+        parsed = Parsed(caller.read_all())
     assert (parsed.whole, parsed.bodies) == (1, [data])
 
 
@@ -241,8 +225,7 @@ def test_a_body_may_have_25_mib_and_not_a_byte_more(scripted: ScriptedWorld) -> 
         sizes.append(len(request.body))
         peer.sendall(whole(b"{}"))
 
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, _upstream, app):
         reply = world.post("/model/premium/converse", large_body(25 * MIB), app)
         assert reply.status == 200, reply.data
         assert sizes[0] > 25 * MIB - 1000
@@ -294,8 +277,7 @@ def test_several_large_calls_run_at_once(scripted: ScriptedWorld) -> None:
         go_on.wait(20)
         peer.sendall(whole(b"{}"))
 
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, _upstream, app):
         replies: list[Reply] = []
         threads = [
             threading.Thread(
@@ -325,8 +307,7 @@ def test_a_refusal_that_comes_in_pieces_is_whole(scripted: ScriptedWorld) -> Non
         for at in range(0, len(head), 20_000):
             peer.sendall(head[at : at + 20_000])
 
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, _upstream, app):
         for operation, status in (("converse", 429), ("count-tokens", 200)):
             reply = world.post(f"/model/premium/{operation}", converse_body(), app)
             assert (reply.status, len(reply.data)) == (status, len(body))

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.models import ARN, BY_LABEL, OTHER_ARN
 from gateway.wire import Caller, Parsed
-from gateway.world import App, World, claude_body, converse_body, directive
+from gateway.world import App, World, claude_body, converse_body, directive, held_by
 from pricekeeper.bedrock import judge
 
 CLAUDE = BY_LABEL["premium"].model_id
@@ -138,7 +138,7 @@ def test_the_headers_say_what_was_held_and_what_it_cost(world: World, app: App) 
         "maxTokens": 10})  # fmt: skip
     cost = world.assert_equal(app)
     assert int(reply.headers["x-pricekeeper-cost-usd-micros"]) == cost
-    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+    held = held_by(reply)
     bounds = judge(converse_body(directive(output_tokens=9)), None).bounds
     assert held == bounds.input_tokens * 5 + 10 * 25
     assert reply.headers["x-pricekeeper-model-label"] == "premium"

@@ -5,15 +5,18 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.agents import agent_body
+from gateway.conftest import ScriptedWorld
 from gateway.models import BY_LABEL, write_deployment
-from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream, whole
-from gateway.world import App, World, claude_body, converse_body, directive, running_world
+from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream, sending, whole
+from gateway.world import App, World, claude_body, converse_body, directive, held_by, running_world
 from pricekeeper.bedrock.shapes import IMAGE_TOKENS
 from pricekeeper.gateway import counting
 from pricekeeper.gateway.counting import AT_ONCE_MAX, COUNTED_BYTES_MAX, COUNTED_FROM_TOKENS
@@ -51,8 +54,8 @@ def text_of(tokens: int) -> str:
     return TEXT + directive(input_tokens=tokens)
 
 
-def held_for(label: str, tokens: int, output: int = OUTPUT) -> str:
-    return str(tokens * BY_LABEL[label].input + output * BY_LABEL[label].output)
+def held_for(label: str, tokens: int, output: int = OUTPUT) -> int:
+    return tokens * BY_LABEL[label].input + output * BY_LABEL[label].output
 
 
 @pytest.mark.parametrize("operation", ["converse", "converse-stream"])
@@ -62,7 +65,7 @@ def test_what_is_held_is_what_bedrock_counts(world: World, model: str, operation
     app, label = App(world.api).register(), "profile" if model == "profile" else "premium"
     reply = world.post(f"/model/{model}/{operation}", converse_body(text_of(TOKENS), **CONFIG), app)
     assert reply.status == 200
-    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for(label, TOKENS)
+    assert held_by(reply) == held_for(label, TOKENS)
     assert world.ledger.attempts["CountTokens"] == 1
     world.assert_equal(app)
 
@@ -71,7 +74,7 @@ def test_what_is_held_is_what_bedrock_counts(world: World, model: str, operation
 def test_the_body_of_an_invoke_is_counted_as_it_is(world: World, operation: str) -> None:
     app = App(world.api).register()
     reply = world.post(f"/model/premium/{operation}", claude_body(text_of(TOKENS)), app)
-    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", TOKENS)
+    assert held_by(reply) == held_for("premium", TOKENS)
     world.assert_equal(app)
 
 
@@ -90,7 +93,7 @@ def test_of_several_models_all_are_asked(world: World) -> None:
     ordering = ["premium", "economy", "profile"]
     app = App(world.api).register(model_ordering=ordering, quotas=dict.fromkeys(ordering, 10**9))
     reply = world.converse(app, "auto", text_of(TOKENS), **CONFIG)
-    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", TOKENS)
+    assert held_by(reply) == held_for("premium", TOKENS)
     assert world.ledger.attempts["CountTokens"] == len(ordering)
 
 
@@ -102,8 +105,7 @@ def test_of_several_models_all_are_asked(world: World) -> None:
 def test_else_the_bytes_bound_it(world: World, model: str, text: str) -> None:
     app = App(world.api).register()
     reply = world.converse(app, model, text, **CONFIG)
-    label = reply.headers["x-pricekeeper-model-label"]
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for(label, len(text)))
+    assert held_by(reply) > held_for(reply.headers["x-pricekeeper-model-label"], len(text))
     assert "CountTokens" not in world.ledger.attempts
     world.assert_equal(app)
 
@@ -123,7 +125,7 @@ def test_what_a_model_reads_beyond_its_prompt_is_not_counted(world: World) -> No
     tools = {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}
     reply = world.converse(app, "premium", text_of(TOKENS), **CONFIG, **tools)
     assert reply.status == 200
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", 1_000_000))
+    assert held_by(reply) > held_for("premium", 1_000_000)
     assert "CountTokens" not in world.ledger.attempts
     world.assert_equal(app)
 
@@ -165,7 +167,7 @@ def test_bodies_that_name_their_model_are_counted_too(
     price = BY_LABEL[label]
     dearest = price.cache_write_5m if "system" in body else price.input
     counted = TOKENS * dearest + OUTPUT * price.output
-    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+    held = held_by(reply)
     assert counted <= held <= counted + 200 * dearest
     assert world.assert_equal(app) <= held
 
@@ -189,8 +191,8 @@ def test_a_picture_at_an_address_is_held_for_by_its_bound(world: World) -> None:
         said = [{"type": "text", "text": text_of(TOKENS)}, picture]
         body = claude_body(model="premium", messages=[{"role": "user", "content": said}])
         reply = world.post("/anthropic/v1/messages", body, app)
-        held = int(reply.headers["x-pricekeeper-held-usd-micros"])
-        assert held > int(held_for("premium", IMAGE_TOKENS + len(TEXT)))
+        held = held_by(reply)
+        assert held > held_for("premium", IMAGE_TOKENS + len(TEXT))
     assert "CountTokens" not in world.ledger.attempts
     world.assert_equal(app)
 
@@ -201,7 +203,7 @@ def test_a_count_that_bedrock_throttles_is_done_without(world: World) -> None:
     text = TEXT + directive(fate="ThrottlingException", fate_times=1, output_tokens=3)
     reply = world.converse(app, "premium", text, **CONFIG)
     assert reply.status == 200
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", len(TEXT)))
+    assert held_by(reply) > held_for("premium", len(TEXT))
     world.assert_equal(app)
 
 
@@ -218,6 +220,22 @@ def module_scripted_counting(
         yield world, upstream
 
 
+@pytest.fixture
+def counted_by(module_scripted_counting: tuple[World, Upstream]) -> ScriptedWorld:
+    """A world and an app whose upstream counts prompts as a test says."""
+    world, upstream = module_scripted_counting
+
+    @contextmanager
+    def use(count: Answer = NINETY_NINE) -> Iterator[tuple[World, Upstream, App]]:
+        upstream.begin(counts_with(count))
+        try:
+            yield world, upstream, App(world.api).register()
+        finally:
+            upstream.end()
+
+    return use
+
+
 def counts_with(count: Answer) -> Answer:
     """An upstream that answers calls, and counts as that says."""
 
@@ -230,53 +248,40 @@ def counts_with(count: Answer) -> Answer:
     return answer
 
 
-def replies(data: bytes, status: str = "200 OK") -> Answer:
-    return lambda _, peer, __: peer.sendall(whole(data, status=status))
-
-
+NINETY_NINE = sending(whole(b'{"inputTokens": 99}'))
 BAD = {
-    "refused": replies(b'{"inputTokens": 99}', "400 Bad Request"),
-    "no object": replies(b"12"),
-    "no count": replies(b"{}"),
-    "zero": replies(b'{"inputTokens": 0}'),
-    "a text": replies(b'{"inputTokens": "12"}'),
+    "refused": sending(whole(b'{"inputTokens": 99}', status="400 Bad Request")),
+    "no object": sending(whole(b"12")),
+    "no count": sending(whole(b"{}")),
+    "zero": sending(whole(b'{"inputTokens": 0}')),
+    "a text": sending(whole(b'{"inputTokens": "12"}')),
     "hangs up": lambda _, peer, __: hang_up(peer),
 }
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_no_count_is_none(
-    module_scripted_counting: tuple[World, Upstream], bad: str
-) -> None:
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(BAD[bad]))
-    app = App(world.api).register()
-    reply = world.converse(app, "premium", TEXT, **CONFIG)
+def test_what_is_no_count_is_none(counted_by: ScriptedWorld, bad: str) -> None:
+    with counted_by(BAD[bad]) as (world, _, app):
+        reply = world.converse(app, "premium", TEXT, **CONFIG)
     assert reply.status == 200
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", len(TEXT)))
-    upstream.end()
+    assert held_by(reply) > held_for("premium", len(TEXT))
 
 
-def test_what_is_asked_is_the_prompt_alone(
-    module_scripted_counting: tuple[World, Upstream],
-) -> None:
+def test_what_is_asked_is_the_prompt_alone(counted_by: ScriptedWorld) -> None:
     """What CountTokens does not know is left out of it, and an ``invoke`` is sent whole."""
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
-    app = App(world.api).register()
     system = [{"text": "be kind"}]
     body = converse_body(TEXT, system=system, requestMetadata={"team": "search"}, **CONFIG)
-    assert world.post("/model/premium/converse", body, app).status == 200
     invoked = claude_body(TEXT)
     del invoked["max_tokens"]
-    assert world.post("/model/premium/invoke", invoked, app).status == 200
+    with counted_by() as (world, upstream, app):
+        assert world.post("/model/premium/converse", body, app).status == 200
+        assert world.post("/model/premium/invoke", invoked, app).status == 200
     asked = [one for one in upstream.requests if one.path.endswith("/count-tokens")]
     assert [one.path for one in asked] == ["/model/anthropic.claude-opus-5-5/count-tokens"] * 2
     prompt = {"messages": body["messages"], "system": system}
     assert asked[0].json == {"input": {"converse": prompt}}
     sent = json.loads(base64.b64decode(asked[1].json["input"]["invokeModel"]["body"]))
     assert sent == {**invoked, "max_tokens": 4_096}
-    upstream.end()
 
 
 def counted_body(upstream: Upstream) -> Any:
@@ -285,50 +290,36 @@ def counted_body(upstream: Upstream) -> Any:
     return json.loads(base64.b64decode(asked.json["input"]["invokeModel"]["body"]))
 
 
-def test_a_message_is_counted_as_invoke_model_has_it(
-    module_scripted_counting: tuple[World, Upstream],
-) -> None:
+def test_a_message_is_counted_as_invoke_model_has_it(counted_by: ScriptedWorld) -> None:
     """With the version, and with the betas of the header: they may add to a prompt."""
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
-    app = App(world.api).register()
     body = agent_body(max_tokens=OUTPUT, anthropic_beta=["c"])
     path, headers = "/anthropic/v1/messages", {"anthropic-beta": "a, b"}
-    assert world.post(path, body, app, **headers).status == 200
+    with counted_by() as (world, upstream, app):
+        assert world.post(path, body, app, **headers).status == 200
     left = ("model", "stream", "metadata")
     assert counted_body(upstream) == {
         **{name: value for name, value in body.items() if name not in left},
         "anthropic_version": "bedrock-2023-05-31",
         "anthropic_beta": ["a", "b", "c"],
     }
-    upstream.end()
 
 
-def test_a_chat_is_counted_as_invoke_model_has_it(
-    module_scripted_counting: tuple[World, Upstream],
-) -> None:
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
-    app = App(world.api).register()
+def test_a_chat_is_counted_as_invoke_model_has_it(counted_by: ScriptedWorld) -> None:
     chat = {"messages": [{"role": "user", "content": TEXT}], "temperature": 0.5}
     body = {**chat, "model": "gpt", "stream": True, "user": "u", "stream_options": {}}
-    assert world.post("/openai/v1/chat/completions", body, app).status == 200
+    with counted_by() as (world, upstream, app):
+        assert world.post("/openai/v1/chat/completions", body, app).status == 200
     assert counted_body(upstream) == {**chat, "max_completion_tokens": 4_096}
-    upstream.end()
 
 
 @pytest.mark.parametrize(("path", "body"), IN_THE_BODY)
 def test_a_model_that_bedrock_does_not_count_is_held_for_by_its_bytes(
-    module_scripted_counting: tuple[World, Upstream], path: str, body: dict[str, Any]
+    counted_by: ScriptedWorld, path: str, body: dict[str, Any]
 ) -> None:
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(BAD["refused"]))
-    app = App(world.api).register()
-    reply = world.post(path, body, app)
+    with counted_by(BAD["refused"]) as (world, _, app):
+        reply = world.post(path, body, app)
     assert reply.status == 200
-    label = reply.headers["x-pricekeeper-model-label"]
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for(label, len(TEXT)))
-    upstream.end()
+    assert held_by(reply) > held_for(reply.headers["x-pricekeeper-model-label"], len(TEXT))
 
 
 OUTPUT_CONFIG = {
@@ -336,20 +327,15 @@ OUTPUT_CONFIG = {
 }
 
 
-def test_what_was_not_counted_is_held_for_by_its_bytes(
-    module_scripted_counting: tuple[World, Upstream],
-) -> None:
+def test_what_was_not_counted_is_held_for_by_its_bytes(counted_by: ScriptedWorld) -> None:
     """It is sent on all the same, and CountTokens was not asked about it."""
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
-    app = App(world.api).register()
-    reply = world.converse(app, "premium", TEXT, **CONFIG, outputConfig=OUTPUT_CONFIG)
+    with counted_by() as (world, upstream, app):
+        reply = world.converse(app, "premium", TEXT, **CONFIG, outputConfig=OUTPUT_CONFIG)
     assert reply.status == 200
-    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
-    assert held > int(held_for("premium", 99 + len(TEXT)))
-    assert held < int(held_for("premium", 2 * len(TEXT)))
+    text_tokens = len(TEXT)
+    assert held_for("premium", 99 + text_tokens) < held_by(reply)
+    assert held_by(reply) < held_for("premium", 2 * text_tokens)
     assert upstream.requests[-1].json["outputConfig"] == OUTPUT_CONFIG
-    upstream.end()
 
 
 def say_nothing(upstream: Upstream, _: socket.socket, __: Received) -> None:
@@ -374,22 +360,15 @@ def test_a_count_takes_nothing_of_the_time_that_a_call_has(
 
 
 def test_nobody_waits_long_for_a_count(
-    module_scripted_counting: tuple[World, Upstream], monkeypatch: pytest.MonkeyPatch
+    counted_by: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "SECS_MAX", 0.1)
-    world, upstream = module_scripted_counting
-    upstream.begin(counts_with(say_nothing))
-    app = App(world.api).register()
-    reply = world.converse(app, "premium", TEXT, **CONFIG)
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > 5 * len(TEXT)
-    upstream.end()
+    with counted_by(say_nothing) as (world, _, app):
+        assert held_by(world.converse(app, "premium", TEXT, **CONFIG)) > 5 * len(TEXT)
 
 
-def test_one_app_has_only_so_many_counted_at_once(
-    module_scripted_counting: tuple[World, Upstream],
-) -> None:
+def test_one_app_has_only_so_many_counted_at_once(counted_by: ScriptedWorld) -> None:
     """What is beyond goes without; another app has its own share."""
-    world, upstream = module_scripted_counting
     waiting = threading.Event()
 
     def count(_: Upstream, peer: socket.socket, __: Received) -> None:
@@ -399,27 +378,19 @@ def test_one_app_has_only_so_many_counted_at_once(
     def asked() -> int:
         return sum(one.path.endswith("/count-tokens") for one in upstream.requests)
 
-    upstream.begin(counts_with(count))
-    busy, other = App(world.api).register(), App(world.api).register()
-    calls = [
-        threading.Thread(target=world.converse, args=(busy, "premium", TEXT))
-        for _ in range(AT_ONCE_MAX)
-    ]
-    try:
-        for call in calls:
-            call.start()
-        until(lambda: asked() == AT_ONCE_MAX)
-        reply = world.converse(busy, "premium", TEXT, **CONFIG)
-        assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > 5 * len(TEXT)
-        assert asked() == AT_ONCE_MAX
-        last = threading.Thread(target=world.converse, args=(other, "premium", TEXT))
-        calls.append(last)
-        last.start()
-        until(lambda: asked() == AT_ONCE_MAX + 1)
-    finally:
-        waiting.set()
-        for call in calls:
-            call.join(20)
-    reply = world.converse(busy, "premium", TEXT, **CONFIG)
-    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", 99)
-    upstream.end()
+    with counted_by(count) as (world, upstream, busy), ThreadPoolExecutor(AT_ONCE_MAX + 1) as pool:
+        other = App(world.api).register()
+        try:
+            for _ in range(AT_ONCE_MAX):
+                pool.submit(world.converse, busy, "premium", TEXT)
+            until(lambda: asked() == AT_ONCE_MAX)
+            beyond = world.converse(busy, "premium", TEXT, **CONFIG)
+            assert held_by(beyond) > 5 * len(TEXT)
+            assert asked() == AT_ONCE_MAX
+            pool.submit(world.converse, other, "premium", TEXT)
+            until(lambda: asked() == AT_ONCE_MAX + 1)
+        finally:
+            waiting.set()
+        pool.shutdown()
+        again = world.converse(busy, "premium", TEXT, **CONFIG)
+        assert held_by(again) == held_for("premium", 99)

@@ -9,7 +9,7 @@ import pytest
 from gateway.conftest import ScriptedWorld
 from gateway.models import BY_LABEL
 from gateway.wire import Received, Upstream, chunk
-from gateway.world import App, World, claude_body, directive
+from gateway.world import App, World, claude_body, directive, held_by
 from http_fixtures import Api
 from pricekeeper.bedrock.sse import EVENT_BYTES_MAX, SseUsage
 from pricekeeper.standin import Running
@@ -173,8 +173,7 @@ def test_an_openai_stream_arrives_event_by_event(scripted: ScriptedWorld) -> Non
         parts = b"".join(chunk(cut[at : at + 5]) for at in range(0, len(cut), 5))
         peer.sendall(head + parts + chunk(USAGE + b"\n\ndata: [DONE]\n\n") + b"0\r\n\r\n")
 
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, upstream, app):
         reply = world.post(CHAT, chat_body(stream=True), app)
         assert reply.data == b"".join(events) + b"data: [DONE]\n\n"
         (request,) = upstream.requests
@@ -300,6 +299,6 @@ def test_auto_takes_a_model_that_speaks_the_dialect(world: World, app: App) -> N
 def test_several_answers_are_held_and_counted(world: World, app: App) -> None:
     """Four answers of fifty tokens can cost two hundred."""
     reply = world.post(CHAT, chat_body(n=4, max_completion_tokens=50), app)
-    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+    held = held_by(reply)
     assert held >= 200 * BY_LABEL["gpt"].output
     world.assert_equal(app)

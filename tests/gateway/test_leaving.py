@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.conftest import ScriptedWorld
-from gateway.wire import CHUNKED, Answer, Caller, Received, Upstream, chunk, whole
+from gateway.wire import CHUNKED, Answer, Caller, Received, Upstream, chunk, sending, whole
 from gateway.world import App, World, claude_body, converse_body, directive
 from http_fixtures import METRICS_TOKEN
 from scraping import Samples, read_samples, until
@@ -34,15 +34,7 @@ def drains(world: World, outcome: str) -> float:
         (STREAM, converse_body(LONG)),
         ("/model/premium/invoke-with-response-stream", claude_body(LONG)),
         ("/anthropic/v1/messages", claude_body(LONG, model="premium", stream=True)),
-        (
-            "/openai/v1/chat/completions",
-            {
-                "model": "gpt",
-                "stream": True,
-                "messages": [{"role": "user", "content": LONG}],
-                "max_tokens": 100,
-            },
-        ),
+        ("/openai/v1/chat/completions", claude_body(LONG, model="gpt", stream=True)),
     ],
 )
 def test_a_stream_whose_caller_leaves_is_read_to_its_usage(
@@ -86,21 +78,25 @@ def test_a_caller_that_leaves_before_its_request_is_whole_costs_nothing(
     world.assert_equal(app)
 
 
+def stalling(gone: threading.Semaphore) -> Answer:
+    """A stream that stops after its first part, until the gateway lets it go."""
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(CHUNKED + chunk(b"first"))
+        peer.settimeout(20)
+        if not peer.recv(1):
+            gone.release()
+
+    return answer
+
+
 def test_beyond_the_bound_on_drains_a_call_is_left_at_its_hold(
     scripted: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upstream is let go, and what it bills in full stays charged, and is marked."""
     monkeypatch.setattr("pricekeeper.gateway.caller.DRAINS_MAX", 1)
     gone = threading.Semaphore(0)
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(CHUNKED + chunk(b"first"))
-        peer.settimeout(20)
-        if not peer.recv(1):  # no more reads
-            gone.release()
-
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(stalling(gone)) as (world, upstream, app):
         before = drains(world, "no_room")
         for _ in range(3):
             caller = Caller(world)
@@ -119,22 +115,14 @@ def test_a_drain_has_an_end_also_if_the_upstream_is_silent(
 ) -> None:
     """The time begins when the caller leaves, not with the next event."""
     monkeypatch.setattr("pricekeeper.gateway.caller.DRAIN_SECS_MAX", 0.2)
-    gone = threading.Event()
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(CHUNKED + chunk(b"first"))
-        peer.settimeout(20)
-        if not peer.recv(1):
-            gone.set()
-
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    gone = threading.Semaphore(0)
+    with scripted(stalling(gone)) as (world, _upstream, app):
         before = drains(world, "given_up")
         caller = Caller(world)
         caller.send(app, STREAM, converse_body())
         caller.read_until(b"first")
         caller.hang_up()
-        assert gone.wait(20)
+        assert gone.acquire(timeout=20)
         until(lambda: drains(world, "given_up") == before + 1)
     world.assert_unsettled(app)
 
@@ -150,8 +138,7 @@ def test_a_reader_that_does_not_read_holds_no_memory_and_is_cut_off(
     """A stream of 100 MB stops at what buffers hold; then it is read to its end and counted."""
     monkeypatch.setattr("pricekeeper.http.protocol.UNREAD_SECS_MAX", 1)
     monkeypatch.setattr("pricekeeper.http.protocol._LOOK_EVERY_SECS", 0.2)
-    with scripted(streaming(100 * MIB)) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(streaming(100 * MIB)) as (world, _upstream, app):
         world.converse(app, "unknown")
         before, drained = resident_bytes(), drains(world, "whole")
         with Caller(world, receive_buffer=4096) as caller:
@@ -201,8 +188,7 @@ def until_spent(app: App) -> int:
 
 def test_a_slow_reader_gets_every_byte(scripted: ScriptedWorld) -> None:
     """What is not read yet waits with the upstream."""
-    with scripted(streaming(8 * MIB)) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(streaming(8 * MIB)) as (world, _upstream, app):
         with Caller(world, receive_buffer=4096) as caller:
             caller.send(app, STREAM, converse_body(), "connection: close")
             received = 0
@@ -240,12 +226,9 @@ def test_a_reply_that_nobody_reads_is_counted(
     monkeypatch.setattr("pricekeeper.http.protocol.UNREAD_SECS_MAX", 1)
     monkeypatch.setattr("pricekeeper.http.protocol._LOOK_EVERY_SECS", 0.2)
     reply = b'{"usage":{"inputTokens":3,"outputTokens":4},"x":"%b"}' % (b"x" * (8 * MIB))
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(reply))
-
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
-        with Caller(world, receive_buffer=4096) as caller:
-            caller.send(app, "/model/premium/converse", converse_body())
-            assert until_spent(app) == 3 * 5 + 4 * 25
+    with (
+        scripted(sending(whole(reply))) as (world, _upstream, app),
+        Caller(world, receive_buffer=4096) as caller,
+    ):
+        caller.send(app, "/model/premium/converse", converse_body())
+        assert until_spent(app) == 3 * 5 + 4 * 25

@@ -1,17 +1,15 @@
 """`max_output_tokens_cap` lowers the longest answer that a call states, and so what is held."""
 
 import json
-import socket
 from typing import Any
 
 import pytest
 
 from gateway.agents import THINKING_TOKENS, agent_body, thinking
-from gateway.conftest import ScriptedWorld
+from gateway.conftest import ScriptedWorld, SentOn
 from gateway.models import BY_LABEL
-from gateway.wire import Received, Upstream, whole
 from gateway.world import App, World, claude_body, converse_body, directive
-from http_fixtures import KEY, Reply
+from http_fixtures import KEY
 
 CAP = 50
 LONG = 4_000
@@ -78,18 +76,6 @@ def test_an_app_overrides_the_cap_of_its_organisation(world: World) -> None:
     world.assert_equal(app)
 
 
-def sent_with(scripted: ScriptedWorld, path: str, body: Any, **app: Any) -> tuple[Reply, Any]:
-    """The reply, and the body that Bedrock was sent."""
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(b"{}"))
-
-    with scripted(answer) as (world, upstream):
-        reply = world.post(path, body, App(world.api).register(**app))
-        assert reply.status == 200, reply.data
-        return reply, upstream.requests[0].json
-
-
 THINKING = [
     ("/anthropic/v1/messages", claude_body(model="premium", max_tokens=LONG)),
     ("/anthropic/v1/messages", agent_body(max_tokens=LONG)),
@@ -101,13 +87,13 @@ THINKING = [
 @pytest.mark.parametrize(("path", "body"), THINKING)
 @pytest.mark.parametrize(("budget", "longest"), [(CAP - 1, CAP), (CAP, CAP + 1), (70, 71)])
 def test_the_answer_stays_longer_than_the_thinking(
-    scripted: ScriptedWorld, path: str, body: dict[str, Any], budget: int, longest: int
+    sent_on: SentOn, path: str, body: dict[str, Any], budget: int, longest: int
 ) -> None:
     """Claude refuses `max_tokens` that is not above `thinking.budget_tokens`."""
     is_converse = path.endswith("converse")
     more = {"thinking": thinking(budget)}
     more = {"additionalModelRequestFields": more} if is_converse else more
-    reply, sent = sent_with(scripted, path, {**body, **more}, max_output_tokens_cap=CAP)
+    reply, sent = sent_on(path, {**body, **more}, max_output_tokens_cap=CAP)
     written = sent["inferenceConfig"]["maxTokens"] if is_converse else sent["max_tokens"]
     assert written == longest
     assert reply.headers[HEADER] == str(longest)
@@ -115,9 +101,9 @@ def test_the_answer_stays_longer_than_the_thinking(
     assert thought["thinking"] == thinking(budget)
 
 
-def test_a_length_that_is_not_stated_leaves_room_to_think(scripted: ScriptedWorld) -> None:
+def test_a_length_that_is_not_stated_leaves_room_to_think(sent_on: SentOn) -> None:
     body = converse_body(additionalModelRequestFields={"thinking": thinking()})
-    reply, sent = sent_with(scripted, "/model/premium/converse", body)
+    reply, sent = sent_on("/model/premium/converse", body)
     assert sent["inferenceConfig"]["maxTokens"] == THINKING_TOKENS + 1
     assert reply.headers[HEADER] == str(THINKING_TOKENS + 1)
 
@@ -128,20 +114,19 @@ def test_a_thinking_budget_that_no_answer_has_room_for_is_refused(
 ) -> None:
     """With interleaved thinking it may be above the longest answer, and then nothing bounds it."""
     body = claude_body("hello", max_tokens=LONG, thinking={"budget_tokens": budget})
-    with scripted(lambda _, __, ___: None) as (world, upstream):
-        app = App(world.api).register(max_output_tokens_cap=CAP)
+    with scripted(lambda _, __, ___: None, max_output_tokens_cap=CAP) as (world, upstream, app):
         reply = world.post("/model/premium/invoke", body, app)
     assert (reply.status, upstream.requests) == (400, [])
     assert "thinking.budget_tokens" in reply.json["message"]
 
 
-def test_several_answers_share_the_cap(scripted: ScriptedWorld) -> None:
+def test_several_answers_share_the_cap(sent_on: SentOn) -> None:
     body = {"model": "gpt", "messages": _CHAT, "n": 4, "max_completion_tokens": LONG}
     path = "/openai/v1/chat/completions"
-    reply, sent = sent_with(scripted, path, body, max_output_tokens_cap=CAP)
+    reply, sent = sent_on(path, body, max_output_tokens_cap=CAP)
     assert sent["max_completion_tokens"] == CAP // 4
     assert reply.headers[HEADER] == str(CAP)
-    _, sent = sent_with(scripted, path, body, max_output_tokens_cap=1)
+    _, sent = sent_on(path, body, max_output_tokens_cap=1)
     assert sent["max_completion_tokens"] == 1
 
 

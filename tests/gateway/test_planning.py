@@ -1,15 +1,14 @@
 """Which model a call goes to, how long its answer may be, and what it is tagged with."""
 
 import json
-import socket
 from typing import Any
 
 import pytest
 
-from gateway.conftest import ScriptedWorld
+from gateway.conftest import ScriptedWorld, SentOn
 from gateway.models import BY_LABEL, PRICED_UNIT
-from gateway.wire import Received, Upstream, whole
-from gateway.world import App, World, claude_body, converse_body, directive
+from gateway.wire import sending, whole
+from gateway.world import App, World, claude_body, converse_body, directive, held_by
 from pricekeeper.bedrock.reading import VALUES_MAX
 from pricekeeper.bedrock.usage import LATENCY_HEADER
 from scraping import until
@@ -32,13 +31,7 @@ def called(world: World) -> list[str]:
 INVOKED = [
     (claude_body(), "premium"),
     ({"schemaVersion": "messages-v1", "messages": converse_body()["messages"]}, "nova"),
-    (
-        {
-            "messages": [{"role": "user", "content": "hello"}],
-            "max_completion_tokens": 50,
-        },
-        "gpt",
-    ),
+    ({"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 50}, "gpt"),
 ]
 
 
@@ -115,23 +108,6 @@ def test_a_label_of_another_app_is_unknown(world: World) -> None:
     assert world.ledger.attempts == {}
 
 
-@pytest.fixture
-def sent(scripted: ScriptedWorld) -> Any:
-    """Make a call, and return the body that the upstream has got."""
-
-    def call(path: str, body: dict[str, Any], **settings: Any) -> Any:
-        def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-            peer.sendall(whole(b"{}"))
-
-        with scripted(answer) as (world, upstream):
-            app = App(world.api).register(**settings)
-            reply = world.post(path, body, app)
-            assert reply.status == 200, reply.data
-            return upstream.requests[0].json
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("path", "body", "written"),
     [
@@ -163,10 +139,10 @@ def sent(scripted: ScriptedWorld) -> Any:
     ],
 )
 def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told(
-    sent: Any, path: str, body: dict[str, Any], written: dict[str, Any]
+    sent_on: SentOn, path: str, body: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """Where the model reads it; the rest is unchanged."""
-    assert sent(path, body) == {**body, **written}
+    assert sent_on(path, body)[1] == {**body, **written}
 
 
 @pytest.mark.parametrize(
@@ -195,10 +171,10 @@ def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told(
     ],
 )
 def test_a_length_where_the_model_does_not_look_is_written_where_it_does(
-    sent: Any, path: str, body: dict[str, Any], written: dict[str, Any]
+    sent_on: SentOn, path: str, body: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """To hold for one token and have a thousand made would get around every budget."""
-    assert sent(path, body) == written
+    assert sent_on(path, body)[1] == written
 
 
 MASKED = [
@@ -327,12 +303,8 @@ def test_a_body_has_only_so_many_values(world: World, app: App, inner: bytes) ->
 
 def test_whatever_is_granted_can_be_sent_on(scripted: ScriptedWorld) -> None:
     """A body is nested too deeply to be written, and refused, or it is sent on."""
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(b'{"usage":{"inputTokens":1,"outputTokens":1}}'))
-
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    usage = b'{"usage":{"inputTokens":1,"outputTokens":1}}'
+    with scripted(sending(whole(usage))) as (world, _upstream, app):
         statuses = []
         for depth in range(840, 1_010):
             nested = b"[" * depth + b'"x"' + b"]" * depth
@@ -373,27 +345,23 @@ def test_the_upstream_reads_what_was_measured(scripted: ScriptedWorld) -> None:
     last = json.dumps(converse_body("short", inferenceConfig={"maxTokens": 1}))
     twice = f"{text[:-1]},{last[1:]}".encode()
 
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(b"{}"))
-
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(sending(whole(b"{}"))) as (world, upstream, app):
         reply = world.post("/model/premium/converse", twice, app)
         (request,) = upstream.requests
     assert request.json == json.loads(last)
     assert request.body.count(b"maxTokens") == request.body.count(b"messages") == 1
-    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) < 1_000
+    assert held_by(reply) < 1_000
 
 
-def test_what_is_said_is_left_as_it_is(sent: Any) -> None:
+def test_what_is_said_is_left_as_it_is(sent_on: SentOn) -> None:
     body = converse_body(inferenceConfig={"maxTokens": 77, "topP": 0.1}, system=[{"text": "ß"}])
-    assert sent("/model/premium/converse", body) == body
+    assert sent_on("/model/premium/converse", body)[1] == body
 
 
-def test_an_answer_is_shortened_to_what_the_budget_has_left(sent: Any) -> None:
+def test_an_answer_is_shortened_to_what_the_budget_has_left(sent_on: SentOn) -> None:
     """Only of a call that did not say how long it may be."""
     budget = {"name": "all", "window": "DAY", "limit_usd_micros": 10_000}
-    body = sent("/model/premium/converse", converse_body(), budgets=[budget])
+    _, body = sent_on("/model/premium/converse", converse_body(), budgets=[budget])
     most = body["inferenceConfig"]["maxTokens"]
     assert 0 < most < 400
 
@@ -490,12 +458,7 @@ def test_the_tier_that_served_is_what_is_counted(
     lines: tuple[str, ...],
 ) -> None:
     """From any place in the reply; without it, a dearer requested tier counts."""
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(answered, *lines))
-
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(sending(whole(answered, *lines))) as (world, _upstream, app):
         model = "premium" if path == MESSAGES else "gpt"
         assert world.post(path, claude_body(model=model, **body), app).status == 200
         until(lambda: len(app.usage()) == 1)
@@ -519,12 +482,8 @@ def test_a_latency_with_prices_of_its_own_is_marked(
         body = claude_body()
         lines = ["x-amzn-bedrock-performanceconfig-latency: optimized"] if said else []
 
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(json.dumps(replied).encode(), *lines))
-
     asked = {} if operation == "converse" else {LATENCY_HEADER: "optimized"}
-    with scripted(answer) as (world, _upstream):
-        app = App(world.api).register()
+    with scripted(sending(whole(json.dumps(replied).encode(), *lines))) as (world, _upstream, app):
         assert world.post(f"/model/premium/{operation}", body, app, **asked).status == 200
         until(lambda: len(app.usage()) == 1)
     (record,) = app.usage()

@@ -1,7 +1,6 @@
 """Which answers of the upstream prove that no model has run, alike on every path."""
 
 import json
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 from gateway.conftest import ScriptedWorld
 from gateway.models import BY_LABEL
 from gateway.test_dialects import chat_body
-from gateway.wire import CHUNKED, Received, Upstream, chunk, whole
-from gateway.world import BUDGET, App, Books, claude_body, converse_body
+from gateway.wire import CHUNKED, Answer, chunk, sending, whole
+from gateway.world import BUDGET, Books, claude_body, converse_body
 from pricekeeper.standin.endpoint import event_frame, exception_frame
 from scraping import until
 
@@ -69,6 +68,8 @@ FREE_IN_DIALECT: dict[str, Shape] = {
 }
 """OpenAI's and Anthropic's form has an error object, and a server in between has none."""
 UNKNOWN: dict[str, Shape] = {
+    "an unnamed error": ("500 X", (), b"oops"),
+    "an unknown status": ("599 X", (), b"oops"),
     "bad gateway": ("502 X", ("content-type: text/html",), b"<html>Bad Gateway</html>"),
     "gateway timeout": ("504 X", (), b""),
     "api gateway's timeout": (
@@ -87,13 +88,9 @@ UNKNOWN: dict[str, Shape] = {
 """A model may have run."""
 
 
-def answering(shape: Shape) -> Any:
+def answering(shape: Shape) -> Answer:
     status, headers, body = shape
-
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(whole(body, *headers, status=status))
-
-    return answer
+    return sending(whole(body, *headers, status=status))
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -115,8 +112,7 @@ def test_a_dialect_names_its_errors_by_an_object(
 
 
 def assert_refused(scripted: ScriptedWorld, path: str, shape: Shape) -> None:
-    with scripted(answering(shape)) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answering(shape)) as (world, upstream, app):
         reply = world.post(path, BODIES[path](), app)
         assert len(upstream.requests) == 1
     assert (f"{reply.status} X", reply.data) == (shape[0], shape[2])
@@ -128,8 +124,7 @@ def assert_refused(scripted: ScriptedWorld, path: str, shape: Shape) -> None:
 @pytest.mark.parametrize("shape", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_may_have_run_stays_charged(scripted: ScriptedWorld, path: str, shape: Shape) -> None:
     """As a lost reply, which no client repeats."""
-    with scripted(answering(shape)) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answering(shape)) as (world, upstream, app):
         reply = world.post(path, BODIES[path](), app)
         assert len(upstream.requests) == 1
     assert reply.status == 424
@@ -139,8 +134,7 @@ def test_what_may_have_run_stays_charged(scripted: ScriptedWorld, path: str, sha
 
 def test_an_error_object_proves_nothing_where_bedrock_has_none(scripted: ScriptedWorld) -> None:
     """On AWS's paths it is the word of a server in between."""
-    with scripted(answering(FREE_IN_DIALECT["openai 503"])) as (world, _):
-        app = App(world.api).register()
+    with scripted(answering(FREE_IN_DIALECT["openai 503"])) as (world, _, app):
         assert world.post(CONVERSE, converse_body(), app).status == 424
     world.assert_unsettled(app)
 
@@ -161,8 +155,7 @@ def test_an_error_that_says_what_it_used_is_counted(
     """Also if Bedrock names the error: the usage is the better evidence."""
     body = json.dumps(USED[path]).encode()
     shape = (status, (named("InternalServerException"),), body)
-    with scripted(answering(shape)) as (world, _):
-        app = App(world.api).register()
+    with scripted(answering(shape)) as (world, _, app):
         reply = world.post(path, BODIES[path](), app)
     assert (f"{reply.status} X", reply.data) == (status, body)
     model = BY_LABEL["gpt" if path == CHAT else "premium"]
@@ -178,8 +171,7 @@ def test_throttling_does_not_eat_a_budget(scripted: ScriptedWorld, path: str, sh
     budget = {"name": BUDGET, "window": "DAY", "limit_usd_micros": TWO_USD_MICROS}
     label = "gpt" if path == CHAT else "premium"
     tokens = TWO_USD_MICROS * 9 // 10 // BY_LABEL[label].output
-    with scripted(answering(FREE[shape])) as (world, upstream):
-        app = App(world.api).register(budgets=[budget])
+    with scripted(answering(FREE[shape]), budgets=[budget]) as (world, upstream, app):
         for _ in range(22):
             assert world.post(path, BODIES[path](max_tokens=tokens), app).status == 429
         assert len(upstream.requests) == 22
@@ -229,11 +221,8 @@ BEGUN_STREAMS = {
 }
 
 
-def streaming(data: bytes) -> Any:
-    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
-        peer.sendall(CHUNKED + (chunk(data) if data else b"") + b"0\r\n\r\n")
-
-    return answer
+def streaming(data: bytes) -> Answer:
+    return sending(CHUNKED + (chunk(data) if data else b"") + b"0\r\n\r\n")
 
 
 def each(streams: dict[str, list[bytes]]) -> list[tuple[str, bytes]]:
@@ -245,8 +234,7 @@ def test_a_stream_that_begins_with_an_error_is_given_back(
     scripted: ScriptedWorld, path: str, data: bytes
 ) -> None:
     """There was no output before it. The caller gets the same bytes."""
-    with scripted(streaming(data)) as (world, _):
-        app = App(world.api).register()
+    with scripted(streaming(data)) as (world, _, app):
         reply = world.post(path, STREAMS[path](), app)
     assert (reply.status, reply.data) == (200, data)
     until(lambda: app.books() == Books(0, 0, 0), app.books)
@@ -256,8 +244,7 @@ def test_a_stream_that_begins_with_an_error_is_given_back(
 def test_an_error_after_output_leaves_a_stream_charged(
     scripted: ScriptedWorld, path: str, data: bytes
 ) -> None:
-    with scripted(streaming(data)) as (world, _):
-        app = App(world.api).register()
+    with scripted(streaming(data)) as (world, _, app):
         reply = world.post(path, STREAMS[path](), app)
     assert (reply.status, reply.data) == (200, data)
     world.assert_unsettled(app)

@@ -178,8 +178,7 @@ def test_what_bedrock_throttles_is_the_sdks_own_error(scripted: ScriptedWorld, m
         headers = ("x-amzn-errortype: ThrottlingException", "retry-after-ms: 1")
         peer.sendall(whole(b'{"message":"slow down"}', *headers, status="429 X"))
 
-    with scripted(answer) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(answer) as (world, upstream, app):
         with make(world, app) as client:
             limited = (openai.RateLimitError, anthropic.RateLimitError)
             with pytest.raises(limited, match="slow down"):

@@ -92,8 +92,7 @@ def share_of(world: World, family: str, app: App, of: str) -> float:
 @pytest.mark.parametrize("path", [PATH, COUNT, "/openai/v1/chat/completions"])
 def test_a_frozen_app_is_refused_by_its_head(scripted: ScriptedWorld, path: str) -> None:
     """Before its body has come: reading and judging it costs the worker time."""
-    with scripted(lambda _, __, ___: None) as (world, upstream):
-        app = App(world.api).register()
+    with scripted(lambda _, __, ___: None) as (world, upstream, app):
         freeze(world, app)
         with Caller(world) as caller:
             caller.send(app, path, b"{", "x-more: 1")  # the rest of the body does not come
@@ -245,9 +244,8 @@ def test_a_refusal_that_is_alone_does_not_wait(
     """Only above a rate of their organisation do refusals wait."""
     monkeypatch.setattr(sharing, "REFUSALS_A_SEC", 1 / 3_600)
     monkeypatch.setattr(sharing, "PACED_SECS_MAX", 7_200)
-    with scripted(lambda _, __, ___: None) as (world, _):
-        first, second = App(world.api).register(), App(world.api).register()
-        for app in (first, second):
+    with scripted(lambda _, __, ___: None) as (world, _, first):
+        for app in (first, App(world.api).register()):
             freeze(world, app)
             assert world.post(PATH, BODY, app).status == 403
 

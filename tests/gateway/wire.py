@@ -154,6 +154,11 @@ def whole(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
+def sending(data: bytes) -> Answer:
+    """Answer each request with these bytes."""
+    return lambda _, peer, __: peer.sendall(data)
+
+
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 

@@ -214,6 +214,11 @@ class World:
         assert books.spent + books.unsettled >= expected, (books, expected)
 
 
+def held_by(reply: Reply) -> int:
+    """What the answer to a call says was held for it, in micro-dollars."""
+    return int(reply.headers["x-pricekeeper-held-usd-micros"])
+
+
 def converse_body(text: str = "hello", **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [{"text": text}]}], **more}
 

@@ -33,12 +33,7 @@ ContentBlock | text image=ImageBlock document=DocumentBlock video=VideoBlock aud
     toolAddition=ToolAdditionBlock toolRemoval=ToolRemovalBlock
 ConverseRequest : messages=[Message] system=[SystemContentBlock]
     inferenceConfig=InferenceConfiguration toolConfig=ToolConfiguration
-    guardrailConfig=GuardrailConfiguration additionalModelRequestFields={} promptVariables={}
-    additionalModelResponseFieldPaths=[] requestMetadata={}
-    performanceConfig=PerformanceConfiguration serviceTier=ServiceTier outputConfig=OutputConfig
-ConverseStreamRequest : messages=[Message] system=[SystemContentBlock]
-    inferenceConfig=InferenceConfiguration toolConfig=ToolConfiguration
-    guardrailConfig=GuardrailStreamConfiguration additionalModelRequestFields={}
+    guardrailConfig=GuardrailConfiguration additionalModelRequestFields={}
     promptVariables={} additionalModelResponseFieldPaths=[] requestMetadata={}
     performanceConfig=PerformanceConfiguration serviceTier=ServiceTier outputConfig=OutputConfig
 DocumentBlock : format name source=DocumentSource context citations=CitationsConfig
@@ -48,12 +43,11 @@ DocumentContentBlock | text
 DocumentPageLocation : documentIndex start end
 DocumentSource | bytes s3Location=S3Location text content=[DocumentContentBlock]
 ErrorBlock : message
-GuardrailConfiguration : guardrailIdentifier guardrailVersion trace
+GuardrailConfiguration : guardrailIdentifier guardrailVersion trace streamProcessingMode
 GuardrailConverseContentBlock | text=GuardrailConverseTextBlock image=GuardrailConverseImageBlock
 GuardrailConverseImageBlock : format source=GuardrailConverseImageSource
 GuardrailConverseImageSource | bytes
 GuardrailConverseTextBlock : text qualifiers=[]
-GuardrailStreamConfiguration : guardrailIdentifier guardrailVersion trace streamProcessingMode
 ImageBlock : format source=ImageSource error=ErrorBlock
 ImageSource | bytes s3Location=S3Location
 InferenceConfiguration : maxTokens temperature topP stopSequences=[]

@@ -8,7 +8,7 @@ The tier and the model that *served* the call count, not the requested ones. Unr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeAlias, TypedDict, TypeGuard
+from typing import Any, Final, TypedDict, TypeGuard
 
 import msgspec
 
@@ -44,8 +44,6 @@ TELLING: Final = (
 """The names at the top of a reply that are read here; all others are the answer."""
 _Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
 _decode_telling: Final = msgspec.json.Decoder(_Telling).decode
-_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-_NO_TRACE: Final = msgspec.Raw()
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -62,78 +60,18 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """The model that answered, if it is not the requested one."""
 
     def record(self, model_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        """Its fields in a usage record, without those that are zero or unknown."""
+        found = {name: value for name in _IN_A_RECORD if (value := getattr(self, name))}
+        return {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "bedrock_model_id": self.model_id or model_id,
+            **found,
         }
-        for name in ("cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"):
-            if getattr(self, name):
-                found[name] = getattr(self, name)
-        if self.service_tier is not None:
-            found["service_tier"] = self.service_tier
-        return found
 
 
 _TOKENS: Final = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
-
-
-class _CacheDetail(msgspec.Struct, rename="camel", gc=False):
-    ttl: str = ""
-    input_tokens: _Count = 0
-
-
-class _ConverseCounts(msgspec.Struct, rename="camel", gc=False):
-    input_tokens: _Count
-    output_tokens: _Count
-    cache_read_input_tokens: _Count = 0
-    cache_write_input_tokens: _Count = 0
-    cache_details: tuple[_CacheDetail, ...] = ()
-
-
-class _Tier(msgspec.Struct, gc=False):
-    type: str
-
-
-class _Performance(msgspec.Struct, gc=False):
-    latency: str | None = None
-
-
-class _ConverseReply(msgspec.Struct, rename="camel", gc=False):
-    """The usual members of Converse's reply; a router adds a trace."""
-
-    usage: _ConverseCounts
-    service_tier: _Tier | None = None
-    performance_config: _Performance | None = None
-    trace: msgspec.Raw = _NO_TRACE
-
-
-_decode_converse: Final = msgspec.json.Decoder(_ConverseReply).decode
-
-
-def read_converse(data: bytes) -> Usage | None:
-    """The usage in the bytes of Converse's reply; the usual form is decoded by its type."""
-    try:
-        reply = _decode_converse(data)
-    except NOT_JSON:
-        return usage_of_converse(decode_telling(data))
-    if reply.trace is not _NO_TRACE:
-        return usage_of_converse(decode_telling(data))
-    usage, tier, performance = reply.usage, reply.service_tier, reply.performance_config
-    tier_name = None if tier is None else tier.type
-    if performance is not None:
-        tier_name = tier_with(tier_name, performance.latency)
-    for_an_hour = 0
-    if usage.cache_details:
-        for_an_hour = sum(one.input_tokens for one in usage.cache_details if one.ttl != "5m")
-    return Usage(
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_input_tokens,
-        max(0, usage.cache_write_input_tokens - for_an_hour),
-        for_an_hour,
-        tier_name,
-    )
+_IN_A_RECORD: Final = (*_TOKENS, "service_tier")
 
 
 def decode_telling(data: bytes) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     ClockInDoubtError,
+    DeadlineExceededError,
     FrozenError,
     InvalidClientError,
     InvalidTokenError,
@@ -169,8 +170,13 @@ def refusal_of(error: PriceKeeperError | Refusal, now_ms: int) -> Refusal:
         return NotAuthenticatedRefusal("AccessDeniedException", message)
     if isinstance(error, PricingError | InvalidValueError):
         return Refusal(400, "ValidationException", str(error))
-    if isinstance(error, StoreError | OverloadedError | ClockInDoubtError):
-        return unavailable("Price Keeper is unavailable: try again in a moment")
+    if isinstance(error, DeadlineExceededError | StoreError | OverloadedError | ClockInDoubtError):
+        why = (
+            "did not decide in time"
+            if isinstance(error, DeadlineExceededError)
+            else "is unavailable"
+        )
+        return unavailable(f"Price Keeper {why}: try again in a moment")
     return failed()
 
 

@@ -27,9 +27,9 @@ from pricekeeper.bedrock import (
     StreamUsage,
     Usage,
     decode_telling,
-    read_converse,
     read_error,
     tier_with,
+    usage_of_converse,
     usage_of_invoke,
 )
 from pricekeeper.gateway.caller import ABORT, Caller, Drains, Exchange, Receive, Send
@@ -253,12 +253,10 @@ class Passage:
         ]
 
     def _usage_of_reply(self, data: bytes, response: HttpReply) -> Usage | None:
-        operation = self._granted.route.operation
-        if operation is Operation.CONVERSE:
-            return read_converse(data)
-        return usage_of_invoke(
-            decode_telling(data), response.headers, has_answer=self._granted.has_answer
-        )
+        granted, reply = self._granted, decode_telling(data)
+        if granted.route.operation is Operation.CONVERSE:
+            return usage_of_converse(reply)
+        return usage_of_invoke(reply, response.headers, has_answer=granted.has_answer)
 
     def _skim(self, headers: Mapping[str, str]) -> SseUsage | StreamUsage:
         operation = self._granted.route.operation

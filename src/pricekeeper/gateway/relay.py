@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from itertools import chain
 from random import getrandbits
 from time import perf_counter_ns
@@ -17,9 +17,8 @@ from pricekeeper.activity import DeniedKind
 from pricekeeper.bedrock.reading import SHORT_BODY_BYTES, Bytes, Judged, read_and_judge
 from pricekeeper.bootstrap import Services
 from pricekeeper.client_ids import Client
-from pricekeeper.concurrency.deadline import Deadline, Deadlines
+from pricekeeper.concurrency.deadline import Deadlines
 from pricekeeper.errors import (
-    DeadlineExceededError,
     InvalidClientError,
     InvalidTokenError,
     NotFoundError,
@@ -151,7 +150,8 @@ class Gateway:
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
     ) -> None:
         started_ns = perf_counter_ns()
-        route, dialect = find_route(scope["raw_path"]), dialect_of(scope["raw_path"])
+        route = find_route(scope["raw_path"])
+        dialect = dialect_of(scope["raw_path"]) if route is None else route.dialect
         state = CallState(f"{getrandbits(128):032x}", dialect, exchange)
         if route is not None:
             state.route = route.name
@@ -192,20 +192,21 @@ class Gateway:
                 return
             if share.has_waited:  # meanwhile it may have been frozen, or its token revoked
                 policy, signed = await self._identify(request)
+            call = _Judging(policy, signed, request, body, share)
             if route.is_free:
-                await self._relay_free(send, _Judging(policy, signed, request, body, share))
+                await self._relay_free(send, call)
                 return
             began_ns = perf_counter_ns()
-            passage, sending = await self._begin(_Judging(policy, signed, request, body, share))
+            passage, sending = await self._begin(call)
             self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
-            del body  # an answer may take minutes
+            del body, call  # an answer may take minutes
             response = await passage.send(sending)
             share.keep(BYTES, request.head_bytes)
             await passage.run(response, receive, send)
 
     async def _begin(self, call: _Judging) -> tuple[Passage, Awaitable[HttpReply]]:
         policy, state = call.policy, call.request.state
-        with self._deciding() as deadline:
+        with self._deadlines.begin() as deadline:
             plan = await self._plan(call)
             if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
                 with deadline.pause():
@@ -232,16 +233,6 @@ class Gateway:
             plan.call.has_answer,
         )
         return Passage(self.meter, self._settlements, self._drains, granted, state), sending
-
-    @contextmanager
-    def _deciding(self) -> Iterator[Deadline]:
-        """Within this time a call is decided; then it is answered as unavailable."""
-        try:
-            with self._deadlines.begin() as deadline:
-                yield deadline
-        except (DeadlineExceededError, TimeoutError):
-            message = "Price Keeper did not decide in time: try again in a moment"
-            raise unavailable(message) from None
 
     async def _plan(self, call: _Judging) -> Plan:
         request, policy, body = call.request, call.policy, call.body
@@ -294,7 +285,7 @@ class Gateway:
         """
         address = request.address
         try:
-            with self._deciding():
+            with self._deadlines.begin():
                 principal, signed = await self._identification.identify(request.headers, address)
                 policy = request.state.policy = await self._policy_of(principal)
         except (NotOursRefusal, InvalidTokenError, InvalidClientError) as error:
@@ -341,7 +332,7 @@ class Gateway:
     async def _relay_free(self, send: Send, call: _Judging) -> None:
         policy, request = call.policy, call.request
         state, catalogue = request.state, self._services.prices.catalogue
-        with self._deciding():
+        with self._deadlines.begin():
             plan = await self._plan(call)
         try:
             model_id, body = free_model(plan, policy, catalogue), bytes(call.body)

@@ -70,16 +70,7 @@ class Settlements:
             self.leave()
             return None
         record = UsageRecord(
-            request_id="",
-            model_label="",
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            cache_write_5m_tokens=usage.cache_write_5m_tokens,
-            cache_write_1h_tokens=usage.cache_write_1h_tokens,
-            service_tier=usage.service_tier,
-            bedrock_model_id=usage.model_id or model_id,
-            calling_region=self._region,
+            request_id="", model_label="", calling_region=self._region, **usage.record(model_id)
         )
         again = partial(self._capture, policy, authorization, record)
         try:

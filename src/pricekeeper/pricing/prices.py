@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 PERMILLE: Final = 1000
 MICROS_PER_USD: Final = 1_000_000
@@ -158,15 +159,8 @@ def usd_price(usd: str | Decimal, per_tokens: int) -> int:
 
 def scaled(card: RateCard, multiplier_permille: int) -> RateCard:
     """The card with every known price multiplied."""
-    return RateCard(
-        **_scaled_rates(card, multiplier_permille),
-        long_context=tuple(
-            Step(
-                over_input_tokens=step.over_input_tokens, **_scaled_rates(step, multiplier_permille)
-            )
-            for step in card.long_context
-        ),
-    )
+    steps = (replace(one, **_scaled(one, multiplier_permille)) for one in card.long_context)
+    return replace(card, **_scaled(card, multiplier_permille), long_context=tuple(steps))
 
 
 def laid_over(below: RateCard, above: RateCard) -> RateCard:
@@ -174,18 +168,12 @@ def laid_over(below: RateCard, above: RateCard) -> RateCard:
 
     If it has steps, only their gaps are filled, from the lower step with the same threshold.
     """
-    steps = {step.over_input_tokens: step for step in below.long_context}
-    return RateCard(
-        **_filled(below, above),
-        long_context=tuple(
-            Step(
-                over_input_tokens=step.over_input_tokens,
-                **_filled(steps.get(step.over_input_tokens, Rates()), step),
-            )
-            for step in above.long_context
-        )
-        or below.long_context,
+    lower = {step.over_input_tokens: step for step in below.long_context}
+    steps = tuple(
+        replace(step, **_filled(lower.get(step.over_input_tokens, Rates()), step))
+        for step in above.long_context
     )
+    return replace(above, **_filled(below, above), long_context=steps or below.long_context)
 
 
 def flattened(table: PriceTable) -> dict[str, int]:
@@ -206,7 +194,7 @@ def _levels(card: RateCard) -> Iterator[tuple[str, Rates]]:
         yield f"over_{step.over_input_tokens}.", step
 
 
-def _scaled_rates(rates: Rates, multiplier_permille: int) -> dict[str, int | None]:
+def _scaled(rates: Rates, multiplier_permille: int) -> dict[str, int | None]:
     return {
         component.value: None
         if (price := rates.of(component)) is None

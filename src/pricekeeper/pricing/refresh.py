@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
@@ -49,6 +49,8 @@ DAYS_BACK: Final = 1
 _Held: TypeAlias = dict[tuple[str, date], StatedPrices]
 _Outcome: TypeAlias = tuple[DayUpdate, ...] | RefusedPrices | UnmatchedModel | LeftAlone
 
+_Kind = TypeVar("_Kind")
+
 _log = structlog.get_logger(__name__)
 
 
@@ -73,14 +75,14 @@ async def refresh(
         model.label: await job.run(model, believe=model.label in accept_suspicious)
         for model in models
     }
-    found = outcomes.values()
+    found = list(outcomes.values())
     return RefreshReport(
         source=prices.source,
-        updated=tuple(item for outcome in found if isinstance(outcome, tuple) for item in outcome),
+        updated=tuple(update for updates in _of(tuple, found) for update in updates),
         unchanged=tuple(label for label, outcome in outcomes.items() if outcome == ()),
-        unmatched=tuple(outcome for outcome in found if isinstance(outcome, UnmatchedModel)),
-        left_alone=tuple(outcome for outcome in found if isinstance(outcome, LeftAlone)),
-        refused=tuple(outcome for outcome in found if isinstance(outcome, RefusedPrices)),
+        unmatched=_of(UnmatchedModel, found),
+        left_alone=_of(LeftAlone, found),
+        refused=_of(RefusedPrices, found),
         unused_names=prices.unused_names(models),
     )
 
@@ -93,11 +95,15 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
     return CheckReport(
         source=prices.source,
         agreeing=tuple(one for one in found if isinstance(one, str)),
-        differing=tuple(one for one in found if isinstance(one, PriceDifference)),
-        unmatched=tuple(one for one in found if isinstance(one, UnmatchedModel)),
-        left_alone=tuple(one for one in found if isinstance(one, LeftAlone)),
+        differing=_of(PriceDifference, found),
+        unmatched=_of(UnmatchedModel, found),
+        left_alone=_of(LeftAlone, found),
         unused_names=prices.unused_names(models),
     )
+
+
+def _of(kind: type[_Kind], found: Sequence[object]) -> tuple[_Kind, ...]:
+    return tuple(one for one in found if isinstance(one, kind))
 
 
 def _compare(

@@ -35,13 +35,8 @@ class TokenCounts(msgspec.Struct, frozen=True):
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
-            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-        )
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return TokenCounts(*map(sum, pairs))
 
 
 class BilledCall(msgspec.Struct, frozen=True):

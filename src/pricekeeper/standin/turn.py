@@ -65,21 +65,15 @@ class Turn:
         )
 
 
-def input_tokens_of(asked: ReadRequest, script: Script) -> int:
-    """Tokens read outside of the cache."""
-    if script.input_tokens is not None:
-        return script.input_tokens
-    return max(1, -(-asked.text_bytes // BYTES_PER_TOKEN))
-
-
 def take_turn(
     turn_id: str, model_id: str, operation: str, asked: ReadRequest, script: Script
 ) -> Turn:
     """Run the model as its script says."""
     wanted = OUTPUT_TOKENS if script.output_tokens is None else script.output_tokens
     allowed = wanted if asked.output_tokens_max is None else asked.output_tokens_max
+    read = script.input_tokens
     tokens = TokenCounts(
-        input_tokens_of(asked, script),
+        max(1, -(-asked.text_bytes // BYTES_PER_TOKEN)) if read is None else read,
         min(wanted, allowed),
         script.cache_read,
         script.cache_write_5m,
