@@ -19,6 +19,7 @@ import msgspec
 from pricekeeper.activity.event import Event, Group, decode_events, decode_group, encode
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Query, TypedItem
 from pricekeeper.storage.tables import ACTIVITY
+from pricekeeper.storage.values import EXPIRY
 
 ALL: Final = "ALL"
 """The audience of callers who see more than one organisation."""
@@ -51,19 +52,15 @@ class FeedItem(NamedTuple):
 
 def feed_put(audience: str, item: FeedItem) -> Put:
     """Put the item, if its number is free."""
-    return Put(
-        ACTIVITY,
-        {
-            "PK": f"FEED#{audience}",
-            "SK": _number(item.number),
-            "events": encode(item.events),
-            "is_complete": item.is_complete,
-            "written_at_ms": item.written_at_ms,
-            "nonce": item.nonce,
-            "expires_at_epoch": item.written_at_ms // 1000 + FEED_SECS,
-        },
-        ITEM_ABSENT,
-    )
+    made: Item = {
+        **Key(f"FEED#{audience}", _number(item.number)).attributes,
+        "events": encode(item.events),
+        "is_complete": item.is_complete,
+        "written_at_ms": item.written_at_ms,
+        "nonce": item.nonce,
+        EXPIRY: item.written_at_ms // 1000 + FEED_SECS,
+    }
+    return Put(ACTIVITY, made, ITEM_ABSENT)
 
 
 def newest_query(audience: str) -> Query:
@@ -93,15 +90,8 @@ def feed_item_from(item: Mapping[str, Any]) -> FeedItem:
 
 def watch_put(audience: str, epoch: int, now_ms: int) -> Put:
     """Mark the feed as watched."""
-    return Put(
-        ACTIVITY,
-        {
-            "PK": WATCHED,
-            "SK": audience,
-            "epoch": epoch,
-            "expires_at_epoch": now_ms // 1000 + WATCH_SECS,
-        },
-    )
+    key, expires = Key(WATCHED, audience), now_ms // 1000 + WATCH_SECS
+    return Put(ACTIVITY, {**key.attributes, "epoch": epoch, EXPIRY: expires})
 
 
 def epoch_from(item: Mapping[str, Any]) -> int:
@@ -168,26 +158,15 @@ def denied_key_from(item: Mapping[str, Any]) -> DenialKey | None:
 
 def denials_put(key: DenialKey, group: Group, expires_at_epoch: int) -> Put:
     """Write a group, in place of its last version."""
-    pk, sk = msgspec.structs.astuple(denials_key(key))
-    item: Item = {
-        "PK": pk,
-        "SK": sk,
-        "denials": encode(group),
-        "expires_at_epoch": expires_at_epoch,
-    }
-    return Put(ACTIVITY, item)
+    place = denials_key(key).attributes
+    return Put(ACTIVITY, {**place, "denials": encode(group), EXPIRY: expires_at_epoch})
 
 
 def denied_put(key: DenialKey, expires_at_epoch: int) -> Put:
     """Add a group to the index."""
-    return Put(
-        ACTIVITY,
-        {
-            "PK": f"DENIED#{key.minute // _MINUTES_PER_HOUR}",
-            "SK": f"{_minute(key.minute)}#{key.org_id}#{key.digest}#{key.process}",
-            "expires_at_epoch": expires_at_epoch,
-        },
-    )
+    sort_key = f"{_minute(key.minute)}#{key.org_id}#{key.digest}#{key.process}"
+    place = Key(f"DENIED#{key.minute // _MINUTES_PER_HOUR}", sort_key)
+    return Put(ACTIVITY, {**place.attributes, EXPIRY: expires_at_epoch})
 
 
 def group_from(item: Mapping[str, Any]) -> Group:

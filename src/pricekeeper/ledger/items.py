@@ -53,8 +53,8 @@ def head_key(org_id: str) -> Key:
 
 def head_put(org_id: str, first: Chapter) -> Put:
     """Begin a log, if there is none."""
-    key = head_key(org_id)
-    return Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, _FROM: first.text}, ITEM_ABSENT)
+    item: Item = {**head_key(org_id).attributes, _FROM: first.text}
+    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
 
 
 def head_update(org_id: str, filed: Chapter, following: Chapter) -> Update:
@@ -79,12 +79,8 @@ def sheet_partition(org_id: str, region: str) -> str:
 
 def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoch: int) -> Put:
     """Write a sheet, if its place is free."""
-    item: Item = {
-        "PK": sheet_partition(org_id, position.chapter.region),
-        "SK": position.sort_key,
-        **attributes,
-        EXPIRY: expires_at_epoch,
-    }
+    place = position_key(org_id, position).attributes
+    item: Item = {**place, **attributes, EXPIRY: expires_at_epoch}
     return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
 
 

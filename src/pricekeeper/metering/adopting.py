@@ -21,7 +21,7 @@ from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnkn
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.facets import facet_of
 from pricekeeper.metering.items import RETENTION_DAYS, day_expires_at_epoch, fold_from
-from pricekeeper.metering.stored_totals import StoredTotals
+from pricekeeper.metering.totals import StoredTotals
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Item, Query, Store, Table, TypedItem, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED

@@ -43,8 +43,8 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.metering.stored_totals import StoredTotals
 from pricekeeper.metering.tag_values import TagValues
+from pricekeeper.metering.totals import StoredTotals
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.ticks import TICK_MS
 

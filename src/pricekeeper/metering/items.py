@@ -47,12 +47,12 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 
 RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 
 Holds: TypeAlias = Literal["has_days", "has_hours", "has_adopted"]
-_EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
 """From a day's start in UTC until it has ended in every zone."""
@@ -80,7 +80,7 @@ _ACCOUNT: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})")
 def spent_put(account: Account, expires_at_epoch: int) -> Put:
     """List the account among those with a total of its day. Repeatable."""
     key = Key(f"SPENT#{account.day}", account.partition)
-    return Put(USAGE_AGG_SHARDED, {**key.attributes, _EXPIRY: expires_at_epoch})
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, EXPIRY: expires_at_epoch})
 
 
 def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: int) -> Update:
@@ -88,8 +88,8 @@ def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: 
     return Update(
         USAGE_AGG_SHARDED,
         Key(f"ACCOUNTS#{org_id}", partition),
-        (Set(holds, True), Set(_EXPIRY, expires_at_epoch)),  # noqa: FBT003
-        attr(holds).absent() | attr(_EXPIRY).absent() | attr(_EXPIRY).lt(expires_at_epoch),
+        (Set(holds, True), Set(EXPIRY, expires_at_epoch)),  # noqa: FBT003
+        attr(holds).absent() | attr(EXPIRY).absent() | attr(EXPIRY).lt(expires_at_epoch),
     )
 
 
@@ -144,17 +144,6 @@ def total_key(account: Account) -> tuple[Table, Key]:
     return DAILY_TOTAL, Key(account.partition, f"DAY#{account.day}")
 
 
-def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
-    return {
-        **key.attributes,
-        **dict(zip(COUNTER_NAMES, total.amounts, strict=True)),
-        _AS_OF: total.as_of_ms,
-        _COST_MICROS: total.cost_usd_micros,
-        "updated_at_epoch": total.as_of_ms // 1000,
-        "expires_at_epoch": expires_at_epoch,
-    }
-
-
 def fold_put(
     key: Key,
     fold: Fold,
@@ -168,10 +157,16 @@ def fold_put(
 
     ``is_whole``: it was made from all records, so it lacks none.
     """
-    total = Total.of(fold.total, as_of_ms)
-    item = _total_item(key, total, expires_at_epoch)
-    item[_REV] = fold.rev
-    item[_CLOSED] = fold.closed
+    item: Item = {
+        **key.attributes,
+        **dict(zip(COUNTER_NAMES, fold.total.amounts, strict=True)),
+        _AS_OF: as_of_ms,
+        _COST_MICROS: fold.total.cost_usd_micros,
+        "updated_at_epoch": as_of_ms // 1000,
+        EXPIRY: expires_at_epoch,
+        _REV: fold.rev,
+        _CLOSED: fold.closed,
+    }
     if fold.parts:
         item[_PARTS] = msgspec.json.encode(
             {str(tick): _part_of(part) for tick, part in fold.parts.items()}

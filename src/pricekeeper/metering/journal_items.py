@@ -48,6 +48,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.expressions import And, Exists, Not
 from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 from pricekeeper.ticks import TICK_MS, partition_of
 
 REPAIR: Final = "REPAIR"
@@ -55,7 +56,6 @@ TICKS: Final = "TICKS"
 _WEIGHT: Final = "n"
 _CORRECTION, _AT = "correction_id", "at_ms"
 """Of a void note. Names of records are longer, so sums find no record on it."""
-_EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _MARGIN_DAYS: Final = 2
 """Records of a day may be sent two days later."""
@@ -123,7 +123,7 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
         terms[record.terms.name] = record.terms.data
         weight += record.weight
     shared = [Set(name, data) for name, data in terms.items()]
-    actions = (*written, *shared, Add(_WEIGHT, weight), Set(_EXPIRY, expires_at_epoch))
+    actions = (*written, *shared, Add(_WEIGHT, weight), Set(EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, actions, And((*conditions, _has_room())))
 
 
@@ -146,7 +146,7 @@ def take_places_update(
     if fresh:
         actions.append(Add(_WEIGHT, fresh))
         conditions.append(_has_room())
-    actions.append(Set(_EXPIRY, expires_at_epoch))
+    actions.append(Set(EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, tuple(actions), And(tuple(conditions)))
 
 
@@ -155,7 +155,7 @@ def private_page_put(
 ) -> Put:
     """Write a page of one commit; the receipts in the same transaction guard its records."""
     key = page_key(org_id, region, 0, private_sort_key(nonce))
-    item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, _EXPIRY: expires_at_epoch}
+    item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, EXPIRY: expires_at_epoch}
     for number, record in enumerate(records):
         item[private_name(number)] = record.data
         item[record.terms.name] = record.terms.data
@@ -187,7 +187,7 @@ def void_note_from(table: Table, item: Item, request_id: str) -> VoidNote:
 
 def _void_item(key: Key, note: VoidNote, expires_at_epoch: int) -> Item:
     said = {_CORRECTION: note.correction_id, _AT: note.at_ms}
-    return {**key.attributes, **said, _EXPIRY: expires_at_epoch}
+    return {**key.attributes, **said, EXPIRY: expires_at_epoch}
 
 
 def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:
@@ -198,19 +198,14 @@ def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:
 
 def marker_put(tick: int, posting: PostedRegion, expires_at_epoch: int) -> Put:
     """Mark that something is posted into that region in this tick. Repeatable."""
-    return Put(
-        USAGE_AGG_SHARDED,
-        {
-            "PK": _tick_partition(tick),
-            "SK": f"{posting.org_id}#{posting.region}#{posting.lanes}",
-            _EXPIRY: expires_at_epoch,
-        },
-    )
+    key = Key(_tick_partition(tick), f"{posting.org_id}#{posting.region}#{posting.lanes}")
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, EXPIRY: expires_at_epoch})
 
 
 def tick_put(tick: int, expires_at_epoch: int) -> Put:
     """Mark that something is posted in this tick. Repeatable."""
-    return Put(USAGE_AGG_SHARDED, {"PK": TICKS, "SK": f"{tick:08x}", _EXPIRY: expires_at_epoch})
+    key = Key(TICKS, f"{tick:08x}")
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, EXPIRY: expires_at_epoch})
 
 
 def ticks_query(first: int, last: int) -> Query:
@@ -250,15 +245,8 @@ def postings_from(markers: Iterable[Item]) -> Iterator[PostedRegion]:
 
 def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
     """Request that a day is rebuilt by a run that begins later."""
-    return Put(
-        USAGE_AGG_SHARDED,
-        {
-            "PK": REPAIR,
-            "SK": f"{repair.org_id}#{repair.day}",
-            "nonce": nonce,
-            _EXPIRY: expires_at_epoch,
-        },
-    )
+    key = Key(REPAIR, f"{repair.org_id}#{repair.day}")
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, "nonce": nonce, EXPIRY: expires_at_epoch})
 
 
 def repairs_query() -> Query:

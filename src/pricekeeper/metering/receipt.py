@@ -20,6 +20,7 @@ from pricekeeper.metering.usage import RECEIPT_LIFE_SECS, names_authorization
 from pricekeeper.pricing import split_micros
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem, attr
 from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.storage.values import EXPIRY
 
 _TAKEN_FOR: Final = "authorization_id"
 SOURCE_LENGTH_MAX: Final = 100
@@ -69,7 +70,7 @@ def receipt_put(org_id: str, request_id: str, receipt: Receipt) -> Put:
     """Write a receipt, if there is none."""
     item: Item = msgspec.to_builtins(receipt, builtin_types=(bytes,))
     item["PK"] = receipt_pk(org_id, request_id)
-    item["expires_at_epoch"] = receipt.accepted_at_ms // 1000 + RECEIPT_LIFE_SECS
+    item[EXPIRY] = receipt.accepted_at_ms // 1000 + RECEIPT_LIFE_SECS
     return Put(REQUEST_DEDUP, item, ITEM_ABSENT)
 
 
@@ -81,11 +82,8 @@ def take_place_put(
     before: str | None = None,
 ) -> Put:
     """Claim the place of a receipt, if there is none, or this claim exists already."""
-    item: Item = {
-        "PK": receipt_pk(org_id, request_id),
-        _TAKEN_FOR: authorization_id,
-        "expires_at_epoch": expires_at_epoch,
-    }
+    place = receipt_key(org_id, request_id)[1].attributes
+    item: Item = {**place, _TAKEN_FOR: authorization_id, EXPIRY: expires_at_epoch}
     unclaimed = ITEM_ABSENT if before is None else attr(_TAKEN_FOR).eq(before)
     return Put(REQUEST_DEDUP, item, unclaimed)
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper.activity.event import Flip, GivenUp
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.selection.fallback import Choice, Comeback, LabelQuota, LabelRole
+from pricekeeper.selection.fallback import Choice, Comeback, LabelQuota, LabelRole, StickyFlip
 from pricekeeper.selection.items import (
     flip_marker_from,
     flip_marker_put,
@@ -26,6 +26,7 @@ from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy, QuotaScope
 from pricekeeper.values import AppId, OrgId
+from pricekeeper.wire.activity import FlipReason
 
 MARKED_MAX: Final = 10_000
 PAGE_MAX: Final = 50
@@ -86,67 +87,57 @@ def _moment(flip: Flip) -> tuple[int, str]:
     return flip.at_ms, flip.app_id or ""
 
 
-def quota_flip(policy: Policy, choice: Choice, at_ms: int, until_ms: int) -> Flip:
+class Moment(NamedTuple):
+    """When a decision is made, and the organisation's day."""
+
+    now_ms: int
+    day: str
+    starts_at_ms: int
+    ends_at_ms: int
+
+
+def quota_flip(policy: Policy, choice: Choice, flip: StickyFlip, at: Moment) -> Flip:
     """The flip of a choice in the form of the history, with the spent quotas."""
-    flip = choice.flip
-    if flip is None:
-        raise LookupError("the choice has no flip")
     spent = [use for use in choice.quotas if use.role is LabelRole.EXCEEDED]
-    return Flip(
-        org_id=policy.org_id,
-        at_ms=at_ms,
-        app_id=_app_of(policy),
-        reason="QUOTA_EXCEEDED",
-        from_label=flip.previous_label,
-        to_label=flip.label,
-        given_up=_given_up(spent),
-        until_ms=until_ms,
-    )
+    labels = flip.previous_label, flip.label
+    return _flip(policy, _app_of(policy), at, "QUOTA_EXCEEDED", *labels, spent)
 
 
-def comeback_flip(
-    policy: Policy, choice: Choice, comeback: Comeback, at_ms: int, until_ms: int
-) -> Flip:
+def comeback_flip(policy: Policy, choice: Choice, comeback: Comeback, at: Moment) -> Flip:
     """A comeback in the form of the history; if the comeback ends, the label is given up again."""
-    labels = (comeback.other_label, comeback.label)
-    from_label, to_label = labels if comeback.is_back else labels[::-1]
-    ended = [] if comeback.is_back else [u for u in choice.quotas if u.label == comeback.label]
-    return Flip(
-        org_id=policy.org_id,
-        at_ms=at_ms,
-        app_id=_app_of(policy),
-        reason="QUOTA_RAISED" if comeback.is_back else "QUOTA_EXCEEDED",
-        from_label=from_label,
-        to_label=to_label,
-        given_up=_given_up(ended),
-        until_ms=until_ms,
-    )
+    app_id, label, other = _app_of(policy), comeback.label, comeback.other_label
+    if comeback.is_back:
+        return _flip(policy, app_id, at, "QUOTA_RAISED", other, label)
+    ended = [use for use in choice.quotas if use.label == label]
+    return _flip(policy, app_id, at, "QUOTA_EXCEEDED", label, other, ended)
 
 
-def override_flip(
+def override_flip(policy: Policy, at: Moment, label: str) -> Flip:
+    """An override in the form of the history."""
+    return _flip(policy, policy.app_id, at, "MANUAL_OVERRIDE", None, label)
+
+
+def cleared_flip(policy: Policy, at: Moment, label: str) -> Flip:
+    """The end of an override in the form of the history."""
+    return _flip(policy, policy.app_id, at, "OVERRIDE_CLEARED", label, None)
+
+
+def _flip(
     policy: Policy,
-    at_ms: int,
-    until_ms: int,
-    *,
-    from_label: str | None = None,
-    to_label: str | None = None,
+    app_id: str | None,
+    at: Moment,
+    reason: FlipReason,
+    from_label: str | None,
+    to_label: str | None,
+    given_up: Iterable[LabelQuota] = (),
 ) -> Flip:
-    """An override in the form of the history; without ``to_label`` it was cleared."""
+    quotas = tuple(
+        GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros) for use in given_up
+    )
     return Flip(
-        org_id=policy.org_id,
-        at_ms=at_ms,
-        app_id=policy.app_id,
-        reason="OVERRIDE_CLEARED" if to_label is None else "MANUAL_OVERRIDE",
-        from_label=from_label,
-        to_label=to_label,
-        given_up=(),
-        until_ms=until_ms,
+        policy.org_id, at.now_ms, app_id, reason, from_label, to_label, quotas, at.ends_at_ms
     )
 
 
 def _app_of(policy: Policy) -> str | None:
     return policy.app_id if policy.quota_scope is QuotaScope.APP else None
-
-
-def _given_up(quotas: Iterable[LabelQuota]) -> tuple[GivenUp, ...]:
-    return tuple(GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros) for use in quotas)

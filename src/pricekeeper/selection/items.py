@@ -44,6 +44,7 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
+from pricekeeper.storage.values import EXPIRY
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 
@@ -60,6 +61,7 @@ _ACTIVATED: Final = "activated_at_epoch"
 _GIVEN_UP: Final = "given_up_model_labels"
 _GIVEN_UP_QUOTA: Final = "given_up_quota."
 _COMEBACK: Final = "comeback."
+_COMEBACK_FIELDS: Final = ("quota_usd_micros", "is_back", "policy_epoch")
 _COMEBACK_VERSION: Final = "comeback_version"
 _OVERRIDE: Final = "override_model_label"
 _OVERRIDE_ACTIVATED: Final = "override_activated_at_epoch"
@@ -84,14 +86,11 @@ def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
 
     Only the label is required. An attribute of another type makes the item unreadable.
     """
-    if item is None:
+    if item is None or _LABEL not in item:
         return None
     typed = TypedItem(STICKY_STATE, item)
-    if _LABEL not in item:
-        return None
-    label = ModelLabel(typed.text(_LABEL))
     return StickyState(
-        active_label=label,
+        active_label=ModelLabel(typed.text(_LABEL)),
         active_index=typed.whole(_INDEX, 0),
         previous_label=ModelLabel(typed.text(_PREVIOUS, "")),
         activated_at_epoch=typed.whole(_ACTIVATED, 0),
@@ -119,15 +118,13 @@ def _comeback(typed: TypedItem, name: str) -> Comeback:
 
 def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -> Override | None:
     """The override in the client's item, if it was set in this life of the client."""
-    if item is None:
+    if item is None or _OVERRIDE not in item:
         return None
     typed = TypedItem(STICKY_STATE, item)
-    if _OVERRIDE in item:
-        if typed.text(_OVERRIDE_INCARNATION, "") != incarnation:
-            return None
-        label = ModelLabel(typed.text(_OVERRIDE))
-        return Override(client, label, typed.whole(_OVERRIDE_ACTIVATED, 0))
-    return None
+    if typed.text(_OVERRIDE_INCARNATION, "") != incarnation:
+        return None
+    label = ModelLabel(typed.text(_OVERRIDE))
+    return Override(client, label, typed.whole(_OVERRIDE_ACTIVATED, 0))
 
 
 def adopted_put(item: Mapping[str, Any], policy: Policy, ends_at_ms: int) -> Put:
@@ -141,7 +138,7 @@ def adopted_put(item: Mapping[str, Any], policy: Policy, ends_at_ms: int) -> Put
     made: dict[str, Any] = {
         "PK": item["PK"],
         "SK": item["SK"],
-        "expires_at_epoch": -(-ends_at_ms // 1000) + KEPT_DAYS * _SECS_PER_DAY,
+        EXPIRY: _expires_at_epoch(ends_at_ms),
     }
     if typed.text(_REASON, "") == Reason.MANUAL_OVERRIDE.value:
         made |= {_OVERRIDE: label, _OVERRIDE_ACTIVATED: activated, _OVERRIDE_VERSION: 1}
@@ -191,11 +188,7 @@ def is_change(entry: activity.Flip) -> bool:
 def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.Flip) -> Update:
     """Record a comeback or its end, unless another one, or a new flip of the label, came first."""
     known = attr(_COMEBACK_VERSION)
-    stored = {
-        "quota_usd_micros": comeback.quota_usd_micros,
-        "is_back": comeback.is_back,
-        "policy_epoch": comeback.policy_epoch,
-    }
+    stored = {name: getattr(comeback, name) for name in _COMEBACK_FIELDS}
     same_version = known.eq(version) if version else known.absent()
     return Update(
         STICKY_STATE,
@@ -257,14 +250,9 @@ def history_query(client: Client, first_day: str, last_day: str) -> Query:
 def flip_marker_put(org_id: str, app_id: str | None, day: str) -> Put:
     """Mark a day of a client on which something changes."""
     began_epoch = (date_of(day) - date_of("19700101")).days * _SECS_PER_DAY
-    return Put(
-        ACTIVITY,
-        {
-            "PK": f"FLIPS#{org_id}",
-            "SK": f"{day}#{app_id or ''}",
-            "expires_at_epoch": began_epoch + (KEPT_DAYS + 3) * _SECS_PER_DAY,
-        },
-    )
+    key = Key(f"FLIPS#{org_id}", f"{day}#{app_id or ''}")
+    expires = began_epoch + (KEPT_DAYS + 3) * _SECS_PER_DAY
+    return Put(ACTIVITY, {**key.attributes, EXPIRY: expires})
 
 
 def flip_markers_query(org_id: str, first_day: str, last_day: str, after: str) -> Query:
@@ -309,4 +297,8 @@ def _history_actions(kind: str, number: int, entry: activity.Flip) -> tuple[Acti
 
 
 def _expiry(entry: activity.Flip) -> Action:
-    return Set("expires_at_epoch", -(-entry.until_ms // 1000) + KEPT_DAYS * _SECS_PER_DAY)
+    return Set(EXPIRY, _expires_at_epoch(entry.until_ms))
+
+
+def _expires_at_epoch(day_ends_at_ms: int) -> int:
+    return -(-day_ends_at_ms // 1000) + KEPT_DAYS * _SECS_PER_DAY

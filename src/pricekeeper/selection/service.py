@@ -47,7 +47,14 @@ from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
 from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import Choice, Override, Reason, StickyState, choose
-from pricekeeper.selection.history import FlipHistory, comeback_flip, override_flip, quota_flip
+from pricekeeper.selection.history import (
+    FlipHistory,
+    Moment,
+    cleared_flip,
+    comeback_flip,
+    override_flip,
+    quota_flip,
+)
 from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
@@ -61,13 +68,6 @@ RECHECK_MS: Final = 1_000
 """How long a label may be recommended after this process has seen its quota spent."""
 
 _log = structlog.get_logger(__name__)
-
-
-class _Moment(NamedTuple):
-    now_ms: int
-    day: str
-    starts_at_ms: int
-    ends_at_ms: int
 
 
 class _Findings(NamedTuple):
@@ -146,7 +146,7 @@ class Selector:
         wanted = self._prices.catalogue.model(label).label
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
-        flip = override_flip(policy, moment.now_ms, moment.ends_at_ms, to_label=wanted)
+        flip = override_flip(policy, moment, wanted)
         await self._history.mark(policy.org_id, policy.app_id, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
@@ -170,9 +170,7 @@ class Selector:
                 if await self._apply_command(policy, item, None, None, by):
                     return False
                 continue
-            flip = override_flip(
-                policy, moment.now_ms, moment.ends_at_ms, from_label=override.label
-            )
+            flip = cleared_flip(policy, moment, override.label)
             update = items.clear_update(key, item, flip)
             if await self._apply_command(policy, item, None, update, by):
                 self._on_flip(flip)
@@ -255,13 +253,13 @@ class Selector:
             _log_change(before, decision)
         return decision
 
-    def _moment(self, policy: Policy) -> _Moment:
+    def _moment(self, policy: Policy) -> Moment:
         now_ms = self._clock.now_ms()
         day = org_day(policy.timezone, now_ms)
         starts_at_ms = day_start_ms(policy.timezone, day)
-        return _Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
+        return Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
 
-    async def _read(self, policy: Policy, moment: _Moment, *, live: bool) -> _Findings:
+    async def _read(self, policy: Policy, moment: Moment, *, live: bool) -> _Findings:
         posted = await self._metering.live.read([policy.org_id]) if live else None
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
@@ -276,7 +274,7 @@ class Selector:
         spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
         return _findings(policy, moment.day, found[: len(keys)], spends)
 
-    async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
+    async def _choose_and_record(self, policy: Policy, moment: Moment, found: _Findings) -> Choice:
         defined, sticky = self._prices.catalogue, found.sticky
         without_text = defined.skipped_by_auto(policy.model_ordering)
         for _ in range(FLIP_ATTEMPTS_MAX):
@@ -302,16 +300,16 @@ class Selector:
         return choice
 
     async def _record(
-        self, policy: Policy, choice: Choice, sticky: StickyState | None, moment: _Moment
+        self, policy: Policy, choice: Choice, sticky: StickyState | None, moment: Moment
     ) -> None:
         """Mark the day, then record a change unless another instance was first."""
         key = items.sticky_key(policy.scope_key, moment.day)
         flip, comeback = choice.flip, choice.comeback
         if flip is not None:
-            entry = quota_flip(policy, choice, moment.now_ms, moment.ends_at_ms)
+            entry = quota_flip(policy, choice, flip, moment)
             update = items.flip_update(key, flip, entry)
         elif comeback is not None and sticky is not None:
-            entry = comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms)
+            entry = comeback_flip(policy, choice, comeback, moment)
             update = items.comeback_update(key, comeback, sticky.comeback_version, entry)
         else:
             return

@@ -3,7 +3,7 @@
 from metering.conftest import a_policy
 from pricekeeper.metering.items import RETENTION_DAYS, day_expires_at_epoch, partitions_query
 from pricekeeper.metering.ranges import RangeReader
-from pricekeeper.metering.stored_totals import StoredTotals
+from pricekeeper.metering.totals import StoredTotals
 from pricekeeper.storage import Store
 from stores import ShiftedClock
 
