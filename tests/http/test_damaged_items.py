@@ -21,7 +21,7 @@ from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Item, Put, Table
 from pricekeeper.storage.sqlite.codec import unpack
 from pricekeeper.storage.sqlite.store import SqliteStore
-from pricekeeper.storage.tables import ALL_TABLES, PRICING_CACHE, RATE_BUCKETS, Key
+from pricekeeper.storage.tables import ALL_TABLES, RATE_BUCKETS, Key
 from pricekeeper.telemetry.logs import configure_logging
 
 GONE = object()
@@ -88,6 +88,7 @@ class World:
 
     async def use_everything(self) -> None:
         provision = self.service.provision
+        await self.service.inside.prices.publish_file()
         await provision("PUT", self.org, SETTINGS)
         made = await provision("PUT", self.app, {"app_name": "Web"})
         retrieval = {"token": made.json["secret_retrieval"]["token"]}
@@ -225,4 +226,4 @@ async def test_a_damaged_item_is_no_mistake_of_ours(world: World, table: Table) 
             failed = await world.failures()
             assert not failed, f"{table.name} {item['PK']} {name} {junk!r}"
         await world.store.put(Put(table, item))
-    assert kinds or table is PRICING_CACHE  # no prices are fetched here
+    assert kinds

@@ -208,8 +208,7 @@ async def _run_background(
         supervisor.start("export", services.exports.run_forever)
     else:
         await services.exports.try_to_release()
-    if services.settings.price_source is not None:
-        supervisor.start("prices", observer.refresh_prices_daily)
+    supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)
     if services.settings.metrics_token is not None or services.settings.metrics_address is not None:
         supervisor.start("spend", observer.show_spend_forever)

@@ -123,13 +123,17 @@ class Observer:
             self.carry()
 
     async def refresh_prices_daily(self) -> None:
-        wanted = self._services.settings.price_source
-        if wanted is None:
-            return
-        source = price_source(wanted)
+        """Write the prices of the source, if there is one, and the file's where it states none."""
+        prices, wanted = self._services.prices, self._services.settings.price_source
+        source = None if wanted is None else price_source(wanted)
         while True:
-            report = await self._services.prices.refresh(source)
-            _log.info("prices_refreshed", report=str(report))
+            if source is not None:
+                report = await prices.refresh(source)
+                _log.info("prices_refreshed", report=str(report))
+            try:
+                await prices.publish_file()
+            except StoreError as error:  # nothing is priced by these items; tomorrow, again
+                _log.warning("prices_not_published", error=error.code)
             await self._services.clock.sleep_ms(PRICES_INTERVAL_MS)
 
     def _show_clock(self) -> None:

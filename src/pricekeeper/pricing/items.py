@@ -1,7 +1,8 @@
 """Items of PricingCache: a source's statement about one model on one day.
 
 The file's prices are laid under it when read, so a corrected file takes effect at once. Items in
-the schema document's form are read, too.
+the schema document's form are read, too. Where no source states a price, the item has the file's
+prices, for readers: calls are priced by the file itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ RETENTION_DAYS: Final = 3
 zone) and 24 hours (the oldest accepted usage) after its end.
 """
 
+FILE: Final = "deployment-file"
+"""The source of items that only repeat the file."""
 _TIERS: Final = ("priority", "flex", "reserved")
 
 

@@ -14,6 +14,7 @@ it changes the statement, and never over one that was asked for later.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ import structlog
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, UnpricedUsageError
 from pricekeeper.pricing.catalogue import Catalogue, Model
-from pricekeeper.pricing.items import StatedPrices, price_item, price_key, stated_prices
+from pricekeeper.pricing.items import FILE, StatedPrices, price_item, price_key, stated_prices
 from pricekeeper.pricing.prices import PriceTable, flattened
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.regions import combined_prices, knows_regions, overridden
@@ -85,6 +86,28 @@ async def refresh(
         refused=_of(RefusedPrices, found),
         unused_names=prices.unused_names(models),
     )
+
+
+async def publish_file(store: Store, clock: Clock, catalogue: Catalogue) -> int:
+    """Write the file's prices for days without a source's, and return how many items changed.
+
+    They are there to be read; calls are priced by the file itself. One batch read, and one put per
+    changed item.
+    """
+    now_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
+    days = [day for day in _days(now_epoch) if day >= _utc_day(now_epoch)]
+    held, written = await _read_held(store, models, days), 0
+    for model in models:
+        stated = StatedPrices(table=model.table(), source=FILE, fetched_at_epoch=now_epoch)
+        for day in days:
+            there = held.get((model.bedrock_model_id, day))
+            if there is not None and (there.source != FILE or there.version == stated.version):
+                continue
+            condition = ITEM_ABSENT | attr("source").eq(FILE)
+            with contextlib.suppress(ConditionFailedError):  # a source was faster
+                await store.put(Put(PRICING_CACHE, price_item(model, day, stated), condition))
+                written += 1
+    return written
 
 
 async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> CheckReport:
@@ -203,7 +226,7 @@ class _Job:
         if held is not None and (held.version == stated.version or day < self._today):
             return False
         item = price_item(model, day, stated)
-        condition = ITEM_ABSENT if day < self._today else _is_older_than(stated)
+        condition = ITEM_ABSENT if day < self._today else _may_replace(stated)
         try:
             await self._store.put(Put(PRICING_CACHE, item, condition))
         except ConditionFailedError:
@@ -241,13 +264,14 @@ async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]
     return held
 
 
-def _is_older_than(stated: StatedPrices) -> Condition:
-    """The condition that there is no item, an unreadable one, or one asked for earlier."""
+def _may_replace(stated: StatedPrices) -> Condition:
+    """The condition that there is no item, an unreadable or the file's one, or an earlier one."""
     fetched_at = attr("fetched_at_epoch")
     at_the_same_time = fetched_at.eq(stated.fetched_at_epoch)
-    return ~fetched_at.ge(stated.fetched_at_epoch) | (
+    is_earlier = ~fetched_at.ge(stated.fetched_at_epoch) | (
         at_the_same_time & attr("version").ne(stated.version)
     )
+    return is_earlier | attr("source").eq(FILE)
 
 
 def _is_suspicious(change: PriceChange) -> bool:

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.pricing.catalogue import Catalogue, Model
-from pricekeeper.pricing.items import price_key, stated_prices
+from pricekeeper.pricing.items import FILE, price_key, stated_prices
 from pricekeeper.pricing.prices import Prices
 from pricekeeper.pricing.quotes import PriceSource
-from pricekeeper.pricing.refresh import check, refresh
+from pricekeeper.pricing.refresh import check, publish_file, refresh
 from pricekeeper.pricing.regions import combined_prices, knows_regions
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.storage import Store
@@ -88,6 +88,10 @@ class PriceBook:
         self.forget()
         return report
 
+    async def publish_file(self) -> int:
+        """Write the file's prices to PricingCache where no source states any."""
+        return await publish_file(self._store, self._clock, self.catalogue)
+
     async def check(self, source: PriceSource) -> CheckReport:
         return await check(self._clock, self.catalogue, source)
 
@@ -101,7 +105,7 @@ class PriceBook:
         asked_at_ms = self._clock.monotonic_ms()
         times_forgotten = self._times_forgotten
         item = await self._store.get(PRICING_CACHE, price_key(model, day))
-        if item is None:
+        if item is None or item.get("source") == FILE:
             prices = Prices.of(model.table(), "config")
         else:
             stated = stated_prices(model, item)
