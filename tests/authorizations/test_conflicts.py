@@ -23,7 +23,7 @@ from minting import minted
 from pricekeeper.budgets import accounts_of
 from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ContendedError, StoreError
-from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.limiter.items import bucket_of
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -251,7 +251,7 @@ async def check_buckets(store: MemoryStore, policies: list[Policy]) -> None:
     org = policies[0].org_bucket_entity
     used = Counter[str]()
     for entity in (org, *(policy.bucket_entity for policy in policies)):
-        bucket = bucket_of(await store.get(RATE_BUCKETS, bucket_key(entity, PREMIUM)))
+        bucket = bucket_of(await store.get(RATE_BUCKETS, Key(entity, PREMIUM)))
         assert bucket is not None
         calls = bucket.holdings["rpm"].consumed
         assert bucket.holdings["tpm"].consumed == calls * CALL_TOKENS

@@ -19,9 +19,9 @@ from pricekeeper.errors import (
 )
 from pricekeeper.ledger.log import OrgLog
 from pricekeeper.limiter.bucket import Bucket
-from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.taker import BLOCK_TIMES, HOLD_MS
-from pricekeeper.storage import Item, Put, Update, Write
+from pricekeeper.storage import Item, Key, Put, Update, Write
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.tenants import RateLimit
 from selection.conftest import NOON_MS, SettableClock
@@ -83,7 +83,7 @@ class World:
         return [(await self.bucket(one)).holdings["tpm"].consumed for one in self.entities]
 
     async def bucket(self, entity: str) -> Bucket:
-        bucket = bucket_of(await self.store.get(RATE_BUCKETS, bucket_key(entity, PREMIUM)))
+        bucket = bucket_of(await self.store.get(RATE_BUCKETS, Key(entity, PREMIUM)))
         assert bucket is not None
         return bucket
 
@@ -177,7 +177,7 @@ async def test_what_is_given_back_while_a_write_begins_counts_once(
     first = await world.instance.authorize(world.policy)
     second = await world.instance.authorize(world.policy)
     await world.instance.capture(world.policy, first.authorization.id)
-    keys, write = list(taker.returns._owed), taker._write
+    keys, write = list(taker.returns.owed), taker._write
 
     async def write_later(*args: Any) -> Any:
         if meanwhile == "it is returned":

@@ -75,7 +75,7 @@ class Reference:
 
 
 def debit_of(limit: Limit, tokens: int) -> Debit:
-    return Debit("e", "r", {"n": limit}, {"n": tokens})
+    return Debit(Key("e", "r"), {"n": limit}, {"n": tokens})
 
 
 def made(debit: Debit) -> Item:
@@ -245,7 +245,7 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
     ("first", "debit", "waited_ms"),
     [
         (10, debit_of(TEN, 1), 5_000),
-        (1, Debit("e", "r", {"n": TEN, "new": Limit.per_day("new", 10)}, {"new": 10}), 0),
+        (1, Debit(Key("e", "r"), {"n": TEN, "new": Limit.per_day("new", 10)}, {"new": 10}), 0),
     ],
     ids=["a refill", "a new limit, in the same millisecond"],
 )
@@ -344,11 +344,11 @@ def test_a_refill_is_refused_if_others_took_from_a_limit_that_has_not_overflowed
     """One limit has been full, so all are settled; the other one must still have enough."""
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
-    nothing = Debit("e", "r", both, {"scarce": 2})
+    nothing = Debit(Key("e", "r"), both, {"scarce": 2})
     item = made(nothing)
-    debit = Debit("e", "r", both, {"full": 1, "scarce": 6})
+    debit = Debit(Key("e", "r"), both, {"full": 1, "scarce": 6})
     write = refill_of(item, debit, NOW + 5_000)
-    other = Debit("e", "r", both, {"scarce": 1})
+    other = Debit(Key("e", "r"), both, {"scarce": 1})
 
     for taken, fits in ((2, True), (3, False)):
         robbed = item
@@ -368,7 +368,7 @@ def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
 def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
     """It counts half of the time until the first limit is full, so none has overflowed."""
     fast, slow = Limit.per_second("fast", 10), Limit.per_minute("slow", 10)
-    debit = Debit("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
+    debit = Debit(Key("e", "r"), {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
 
     assert guess(debit, NOW) == TakeOnly(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
 
@@ -385,7 +385,7 @@ def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> No
     limit, owing = Limit.per_second("n", 10), Limit.per_day("owing", 10)
     debt = -owing.debt_units_max
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "owing": Holding(owing, debt)})
-    debit = Debit("e", "r", {"n": limit, "owing": owing}, {"n": 1})
+    debit = Debit(Key("e", "r"), {"n": limit, "owing": owing}, {"n": 1})
     step = plan(bucket, debit, NOW + 5_000)
 
     assert isinstance(step, Refill)

@@ -61,11 +61,11 @@ async def test_a_caller_that_leaves_while_it_is_denied_gets_its_tokens_back_once
         entity, org = f"e{turns}", f"o{turns}"
         await limiter.acquire(entity, "r", {"n": 50}, parents=[org])
         await other.acquire(org, "r", {"n": 50})
-        debits = tuple(Debit(one, "r", {"n": DAILY}, {"n": 9}) for one in (entity, org))
+        debits = tuple(Debit(Key(one, "r"), {"n": DAILY}, {"n": 9}) for one in (entity, org))
 
         async def owe(_: str) -> None:  # so that the denial waits for a write
             hooked.before = None
-            limiter.taker.give_back([Debit(org, "r", {"n": DAILY}, {"n": -1})])  # noqa: B023
+            limiter.taker.give_back([Debit(Key(org, "r"), {"n": DAILY}, {"n": -1})])  # noqa: B023
 
         hooked.before = owe
         taking = asyncio.create_task(limiter.taker.take(debits))

@@ -266,11 +266,11 @@ def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:
             terms = held.terms.get(TOKENS)
             if terms is not None:
                 limits = {TOKENS: limit_of(TOKENS, terms)}
-                debits.append(Debit(held.entity, label, limits, {TOKENS: beyond}))
+                debits.append(Debit(Key(held.entity, label), limits, {TOKENS: beyond}))
     elif isinstance(action, Void):
         for held in buckets:
             tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
             if tokens:
                 limits = {name: limit_of(name, held.terms[name]) for name in tokens}
-                debits.append(Debit(held.entity, label, limits, tokens))
+                debits.append(Debit(Key(held.entity, label), limits, tokens))
     return debits

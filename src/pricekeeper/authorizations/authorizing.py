@@ -281,5 +281,5 @@ def _less(taken: Iterable[Debit], needed: Iterable[Debit]) -> list[Debit]:
     left: list[Debit] = []
     for had, has in zip(taken, needed, strict=True):
         tokens = {name: has.tokens[name] - count for name, count in had.tokens.items()}
-        left.append(Debit(had.entity, had.resource, had.limits, tokens))
+        left.append(had.with_tokens(tokens))
     return left

@@ -59,6 +59,7 @@ from pricekeeper.pricing import (
     worst_rates,
 )
 from pricekeeper.selection import Selector
+from pricekeeper.storage import Key
 from pricekeeper.tenants import (
     ANY_LABEL,
     Freeze,
@@ -241,10 +242,11 @@ def _check_limits_known(consume: Iterable[str], candidates: Iterable[Candidate])
 
 def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
     """The limits of calls with a label: the app's, and its organisation's."""
-    found = [BucketLimits(policy.bucket_entity, "APP", _named(policy.rate_limits, label))]
+    app = _named(policy.rate_limits, label)
+    found = [BucketLimits(Key(policy.bucket_entity, label), "APP", app)]
     if policy.app_id is not None:
         org = _named(policy.org_rate_limits, label)
-        found.append(BucketLimits(policy.org_bucket_entity, "ORG", org))
+        found.append(BucketLimits(Key(policy.org_bucket_entity, label), "ORG", org))
     return tuple(bucket for bucket in found if bucket.limits)
 
 

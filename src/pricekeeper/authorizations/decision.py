@@ -39,7 +39,7 @@ RETRY_AFTER_HELD_MS: Final = 1_000
 class BucketLimits(msgspec.Struct, frozen=True):
     """The limits of one bucket that a call takes from."""
 
-    entity: str
+    key: Key
     scope: str
     limits: dict[str, Limit]
 
@@ -94,14 +94,14 @@ class Wanted(msgspec.Struct, frozen=True):
         return usual_tokens(candidate.input_tokens, max_output_tokens)
 
     def debits(self, candidate: Candidate, max_output_tokens: int) -> tuple[Debit, ...]:
-        consume, label = self.tokens(candidate, max_output_tokens), candidate.label
+        consume = self.tokens(candidate, max_output_tokens)
         debits = []
         for bucket in candidate.chain.buckets:
             tokens, limits = consume, bucket.limits
             if not limits.keys() >= consume.keys():
                 tokens = {name: count for name, count in consume.items() if name in limits}
             if tokens:
-                debits.append(Debit(bucket.entity, label, limits, tokens))
+                debits.append(Debit(bucket.key, limits, tokens))
         return tuple(debits)
 
 
@@ -317,7 +317,7 @@ def terms_of(
     """The terms of grants that take these limits from the buckets that have them."""
     held = (
         HeldBucket(
-            bucket.entity,
+            bucket.key.pk,
             {name: limit.terms for name, limit in bucket.limits.items() if name in consume},
         )
         for bucket in buckets

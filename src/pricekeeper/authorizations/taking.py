@@ -54,7 +54,7 @@ def _fitting(wanted: Wanted, candidate: Candidate, answer: Answer) -> int | None
 
 
 def _lacking(candidate: Candidate, denied: tuple[DeniedDebit, ...]) -> Lacking:
-    scopes = {bucket.entity: bucket.scope for bucket in candidate.chain.buckets}
+    scopes = {bucket.key.pk: bucket.scope for bucket in candidate.chain.buckets}
     return Lacking(
         tuple(
             DeniedBy(

@@ -42,7 +42,7 @@ def adjust(bucket: Bucket | None, debit: Debit, now_ms: int, *, is_fresh: bool) 
     limits = {name: held.limit for name, held in bucket.holdings.items()}
     # The bucket ignores limits that it no longer has.
     tokens = {name: count for name, count in debit.tokens.items() if name in limits}
-    here = Debit(debit.entity, debit.resource, limits, tokens)
+    here = Debit(debit.key, limits, tokens)
     if is_fresh:
         here = here.with_tokens(_cut(here, bearable(bucket, here, now_ms)))
     taken = debit.tokens | here.tokens

@@ -60,18 +60,21 @@ class Bucket(msgspec.Struct, frozen=True):
 class Debit(msgspec.Struct, frozen=True):
     """The tokens to take from one bucket, by limit, and the limits that it should have."""
 
-    entity: str
-    resource: str
+    key: Key
     limits: dict[str, Limit]
     tokens: dict[str, int]
     """0 takes nothing but is denied if there is a debt."""
 
     @property
-    def key(self) -> Key:
-        return Key(self.entity, self.resource)
+    def entity(self) -> str:
+        return self.key.pk
+
+    @property
+    def resource(self) -> str:
+        return self.key.sk or ""
 
     def with_tokens(self, tokens: dict[str, int]) -> Debit:
-        return Debit(self.entity, self.resource, self.limits, tokens)
+        return Debit(self.key, self.limits, tokens)
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -170,7 +173,7 @@ def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Refill:
     What a ``debit`` takes has to be there.
     """
     limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    return _plan_refill(bucket, debit or Debit("", "", limits, {}), now_ms)
+    return _plan_refill(bucket, debit or Debit(Key(""), limits, {}), now_ms)
 
 
 def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:

@@ -54,11 +54,9 @@ class BucketCache:
         self.meter = meter
         self.jitter = jitter
         self._seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
-        self._some_ahead = False
-        """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
     def recall(self, key: Key) -> Bucket | None:
-        seen = self._seen.get(key)
+        seen = self._seen.peek(key)
         return None if seen is None else seen.bucket
 
     def statuses(self, debits: Sequence[Debit], now_ms: int) -> dict[str, LimitStatus]:
@@ -69,12 +67,15 @@ class BucketCache:
         if bucket is None:
             self._seen.pop(key)
             return
-        offset_ms = bucket.refilled_at_ms - self.clock.monotonic_ms()
-        ahead, before = bucket.refilled_at_ms > self.clock.now_ms(), self._seen.peek(key)
-        if before is not None and bucket.refilled_at_ms >= before.bucket.refilled_at_ms:
+        before, refilled_ms = self._seen.peek(key), bucket.refilled_at_ms
+        if before is not None and refilled_ms == before.bucket.refilled_at_ms:
+            self._seen.put(key, _Seen(bucket, before.offset_ms, before.ahead))
+            return
+        offset_ms = refilled_ms - self.clock.monotonic_ms()
+        ahead = refilled_ms > self.clock.now_ms()
+        if before is not None and refilled_ms > before.bucket.refilled_at_ms:
             offset_ms, ahead = max(offset_ms, before.offset_ms), ahead or before.ahead
         self._seen.put(key, _Seen(bucket, offset_ms, ahead))
-        self._some_ahead = self._some_ahead or ahead
 
     def note(self, key: Key, item: Mapping[str, Any] | None) -> Bucket | None:
         try:
@@ -96,17 +97,17 @@ class BucketCache:
                     errors[key] = error
         return errors
 
-    def reading_ms(self, key: Key, bucket: Bucket | None) -> int:
-        now_ms = self.clock.now_ms()
-        ahead = bucket is not None and bucket.refilled_at_ms > now_ms
-        if bucket is None or not (ahead or self._some_ahead):
-            return now_ms
+    def read_now(self, key: Key, now_ms: int) -> tuple[Bucket | None, int]:
+        """The bucket, if it is known, and the time that counts for it."""
         seen = self._seen.peek(key)
-        if seen is None or seen.bucket.refilled_at_ms != bucket.refilled_at_ms:
-            return max(now_ms, bucket.refilled_at_ms)
-        if not ahead and not seen.ahead:
-            return now_ms
-        return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + self.clock.monotonic_ms())
+        if seen is None:
+            return None, now_ms
+        bucket, refilled_ms = seen.bucket, seen.bucket.refilled_at_ms
+        if refilled_ms <= now_ms and not seen.ahead:
+            return bucket, now_ms
+        if not seen.ahead:
+            self._seen.put(key, seen._replace(ahead=True))
+        return bucket, max(now_ms, refilled_ms, seen.offset_ms + self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> bool:
         """Wait before an attempt (the first is 0), not at first, then ever longer; if it did."""

@@ -37,7 +37,7 @@ class BucketLine:
     def __init__(
         self, bucket: Bucket | None, limits: dict[str, Limit], reading_ms: int, owed: Debit | None
     ) -> None:
-        """``reading_ms`` is the time that counts for this bucket (`BucketCache.reading_ms`)."""
+        """``reading_ms`` is the time that counts for this bucket (`BucketCache.read_now`)."""
         self._bucket = bucket
         self._reading_ms = reading_ms
         self.limits = limits
@@ -83,7 +83,7 @@ class BucketLine:
         tokens = {name: self.beside(name, debit.tokens.get(name, 0)) for name in self.taken}
         for name, count in debit.tokens.items():
             tokens[name] = self.beside(name, count) + count
-        beside = Debit(debit.entity, debit.resource, self.limits, tokens)
+        beside = Debit(debit.key, self.limits, tokens)
         step = plan(self._bucket, beside, self._reading_ms)
         if not isinstance(step, Denial):
             raise LookupError("a bucket has room for a debit that was denied")  # noqa: TRY004
@@ -114,7 +114,7 @@ class BucketLine:
         return LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
 
     def plan(self, key: Key) -> BucketStep:
-        debit = Debit(key.pk, key.sk or "", self.limits, self._net)
+        debit = Debit(key, self.limits, self._net)
         step = plan(self._bucket, debit, self._reading_ms)
         if isinstance(step, Denial):
             raise LookupError("more was taken than the bucket has room for")  # noqa: TRY004
@@ -155,7 +155,7 @@ class Block:
     @property
     def rest(self) -> Debit:
         back = {name: -count for name, count in self._left.items()}
-        return Debit(self.key.pk, self.key.sk or "", self.limits, back)
+        return Debit(self.key, self.limits, back)
 
 
 def _due(bucket: Bucket | None, limits: Mapping[str, Limit], owed: Debit | None) -> dict[str, int]:

@@ -52,11 +52,6 @@ def check_key_part(field: str, text: str) -> str:
     return text
 
 
-def bucket_key(entity: str, resource: str) -> Key:
-    """The key of the entity's bucket for that resource."""
-    return Key(entity, resource)
-
-
 def bucket_item(key: Key, bucket: Bucket) -> Item:
     """The item of a bucket."""
     item: Item = {
@@ -80,12 +75,10 @@ def bucket_of(item: Mapping[str, Any] | None) -> Bucket | None:
     for attribute in item:
         if attribute.startswith(TERMS):
             name = attribute.removeprefix(TERMS)
-            holdings[name] = Holding(
-                _limit(typed, name, typed.text(attribute)),
-                typed.whole(STORED + name),
-                typed.whole(CONSUMED + name),
-            )
-    return Bucket(typed.whole(REFILLED), typed.whole(EXPIRY), holdings)
+            limit = _limit(typed, name, typed.text(attribute))
+            holdings[name] = Holding(limit, *typed.integers(STORED + name, CONSUMED + name))
+    refilled_at_ms, expires_at_epoch = typed.integers(REFILLED, EXPIRY)
+    return Bucket(refilled_at_ms, expires_at_epoch, holdings)
 
 
 def _limit(typed: TypedItem, name: str, terms: str) -> Limit:
@@ -128,7 +121,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
                 continue
             limits = {name: limit_of(name, text) for name, text in terms.items()}
             named = {name: count for name, count in tokens.items() if name in limits}
-            debits.append(Debit(entity, self.resource, limits, named))
+            debits.append(Debit(Key(entity, self.resource), limits, named))
         return tuple(debits)
 
 

@@ -49,6 +49,7 @@ class Limit:
     units_per_token: int = field(init=False, repr=False, compare=False)
     units_per_ms: int = field(init=False, repr=False, compare=False)
     capacity_units: int = field(init=False, repr=False, compare=False)
+    debt_units_max: int = field(init=False, repr=False, compare=False)
     terms: str = field(init=False, repr=False, compare=False)
     """The three numbers as kept in an item, to see whether it was made with these."""
 
@@ -65,6 +66,7 @@ class Limit:
         derive(self, "units_per_token", self.refill_period_ms // common)
         derive(self, "units_per_ms", self.refill_amount // common)
         derive(self, "capacity_units", self.capacity * self.units_per_token)
+        derive(self, "debt_units_max", DEBT_CAPACITIES_MAX * self.capacity_units)
         derive(self, "terms", f"{self.capacity}/{self.refill_amount}/{self.refill_period_ms}")
         if self.filling_ms(self.capacity_units) > FILLING_MS_MAX:
             raise InvalidValueError(
@@ -91,10 +93,6 @@ class Limit:
     @classmethod
     def _per(cls, name: str, amount: int, period_ms: int, burst: int | None) -> Self:
         return cls(name, amount if burst is None else burst, amount, period_ms)
-
-    @property
-    def debt_units_max(self) -> int:
-        return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:
         return -(-units // self.units_per_ms)

@@ -12,6 +12,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.items import check_key_part
 from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
+from pricekeeper.storage import Key
 
 Limits: TypeAlias = LimitsSource | Sequence[Limit]
 
@@ -74,7 +75,7 @@ def check_request(
         named = limits_of(default if limits is None else limits, one, resource)
         if named:
             some = {name: count for name, count in tokens.items() if name in named}
-            debits.append(Debit(one, resource, named, some))
+            debits.append(Debit(Key(one, resource), named, some))
     for name in tokens:
         if not any(name in debit.limits for debit in debits):
             raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")

@@ -53,16 +53,13 @@ class Returns:
     def __init__(self, cache: BucketCache) -> None:
         self._cache = cache
         self.blocks: dict[Key, Block] = {}
-        self._owed: dict[Key, Debit] = {}
+        self.owed: dict[Key, Debit] = {}
+        """As numbers below zero."""
         self._charges: dict[Key, list[_Charge]] = {}
         self._flights: NextFlight[Key, None] = NextFlight("pricekeeper-adjustments")
         self._writing: set[Key] = set()
         self._returning: asyncio.Task[None] | None = None
         self._refusals = 0
-
-    def owed(self, key: Key) -> Debit | None:
-        """As numbers below zero."""
-        return self._owed.get(key)
 
     def give_back(self, debits: Iterable[Debit]) -> None:
         """Give tokens back soon; tokens above zero are charged as far as the bucket bears them."""
@@ -72,12 +69,11 @@ class Returns:
         self._return_soon()
 
     def take_along(self, key: Key, given_back: Iterable[str]) -> None:
-        owed = self._owed.get(key)
-        if owed is not None:
-            for name in given_back:
-                del owed.tokens[name]
-            if not owed.tokens:
-                del self._owed[key]
+        owed = self.owed[key]
+        for name in given_back:
+            del owed.tokens[name]
+        if not owed.tokens:
+            del self.owed[key]
 
     def hold(self, block: Block) -> None:
         before = self.blocks.get(block.key)
@@ -91,7 +87,7 @@ class Returns:
             block = self.blocks.pop(key, None) if blocks else None
             if block is not None and any(block.rest.tokens.values()):
                 self._owe(block.rest)
-            if key in self._owed:
+            if key in self.owed:
                 owing.append(key)
         await gather_in_groups(self._write_next, owing, WRITES_AT_ONCE_MAX)
         return set(owing)
@@ -124,19 +120,19 @@ class Returns:
     async def close(self) -> None:
         """As far as the store takes them."""
         await self._stop_returning()
-        await self.flush({**self.blocks, **self._owed}, blocks=True)
+        await self.flush({**self.blocks, **self.owed}, blocks=True)
         for key in tuple(self._writing):
             await self._write_next(key)
         await self._stop_returning()
 
     def _owe(self, debit: Debit) -> None:
         key = debit.key
-        owed = self._owed.get(key)
+        owed = self.owed.get(key)
         if owed is None:
-            if len(self._owed) >= OWED_MAX:
+            if len(self.owed) >= OWED_MAX:
                 self._cache.meter.refunds_lost += 1
                 return
-            owed = self._owed[key] = Debit(debit.entity, debit.resource, dict(debit.limits), {})
+            owed = self.owed[key] = Debit(key, dict(debit.limits), {})
         for name, count in debit.tokens.items():
             owed.limits[name] = debit.limits[name]
             owed.tokens[name] = owed.tokens.get(name, 0) + count
@@ -150,14 +146,14 @@ class Returns:
             charges = self._charges.pop(key, None)
             if charges:
                 await self._write_charges(charges)
-            owed = self._owed.pop(key, None)
+            owed = self.owed.pop(key, None)
             if owed is not None and any(owed.tokens.values()):
                 await self._write_owed(owed)
         finally:
             self._writing.discard(key)
 
     async def _write_charges(self, charges: list[_Charge]) -> None:
-        total = Debit(charges[0].debit.entity, charges[0].debit.resource, {}, {})
+        total = Debit(charges[0].debit.key, {}, {})
         for one in charges:
             total.limits.update(one.debit.limits)
             for name, count in one.debit.tokens.items():
@@ -191,8 +187,7 @@ class Returns:
         cache, key, is_fresh, lost = self._cache, debit.key, False, 0
         for attempt in range(ATTEMPTS_MAX):
             await cache.pause(attempt)
-            bucket = cache.recall(key)
-            reading_ms = cache.reading_ms(key, bucket)
+            bucket, reading_ms = cache.read_now(key, cache.clock.now_ms())
             planned = adjust(bucket, debit, reading_ms, is_fresh=is_fresh)
             try:
                 await self._apply(key, planned)
@@ -220,18 +215,18 @@ class Returns:
             self._cache.note(key, await self._cache.store.update(operation))
 
     def _return_soon(self) -> None:
-        if self._returning is None and (self._owed or self.blocks):
+        if self._returning is None and (self.owed or self.blocks):
             self._returning = asyncio.create_task(self._return_later(), name="pricekeeper-refunds")
 
     async def _return_later(self) -> None:
         clock = self._cache.clock
         try:
-            while self._owed or self.blocks:
+            while self.owed or self.blocks:
                 await clock.sleep_ms(GIVE_BACK_MS << min(self._refusals, DOUBLINGS_MAX))
                 now_ms = clock.monotonic_ms()
                 expired = [key for key, one in self.blocks.items() if now_ms >= one.expires_ms]
                 await self.flush(expired, blocks=True)
-                await self.flush([key for key in self._owed if key not in self.blocks])
+                await self.flush([key for key in self.owed if key not in self.blocks])
         finally:
             self._returning = None
 

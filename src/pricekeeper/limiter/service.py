@@ -22,7 +22,7 @@ from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
 from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.bucket import Debit, Denial, LimitStatus, status
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.items import bucket_key, bucket_of, check_key_part
+from pricekeeper.limiter.items import bucket_of, check_key_part
 from pricekeeper.limiter.leases import Lease, Leases
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import (
@@ -38,7 +38,7 @@ from pricekeeper.limiter.requests import (
 )
 from pricekeeper.limiter.taker import HOLD_MS, Taker
 from pricekeeper.limiter.upkeep import Commit, Repaired
-from pricekeeper.storage import Store
+from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 
@@ -152,7 +152,7 @@ class Limiter:
             (check_key_part("entity", entity), check_key_part("resource", resource))
             for entity, resource in buckets
         ]
-        keys = [(RATE_BUCKETS, bucket_key(*pair)) for pair in pairs]
+        keys = [(RATE_BUCKETS, Key(*pair)) for pair in pairs]
         items = await self._cache.store.batch_get(keys)
         now_ms, source = self._cache.clock.now_ms(), self._limits if limits is None else limits
         return [

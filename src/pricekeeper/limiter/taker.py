@@ -109,7 +109,7 @@ class Answer:
     __slots__ = ("_lines", "_statuses", "denied", "now_ms")
 
     def __init__(
-        self, denied: tuple[DeniedDebit, ...], lines: tuple[BucketLine, ...], now_ms: int
+        self, denied: tuple[DeniedDebit, ...], lines: Sequence[BucketLine], now_ms: int
     ) -> None:
         self.denied = denied
         self.now_ms = now_ms
@@ -186,7 +186,7 @@ class Taker:
         for error in (await self.cache.read(keys)).values():
             raise error
         now_ms = self.cache.clock.now_ms()
-        lines = tuple(map(self._line, debits))
+        lines = tuple(self._line(debit, now_ms) for debit in debits)
         return Answer(denied_debits(debits, lines), lines, now_ms), lines
 
     def give_back(self, debits: Iterable[Debit]) -> None:
@@ -244,7 +244,7 @@ class Taker:
         now_ms, lines = self.cache.clock.now_ms(), dict[Key, BucketLine]()
         admitted, others = list[_Request](), list[_Request]()
         for one in left:
-            (admitted if self._admit(one, lines) else others).append(one)
+            (admitted if self._admit(one, lines, now_ms) else others).append(one)
         if admitted:
             written, refused = await self._write_all(admitted, lines, now_ms)
             fresh = fresh | written | refused
@@ -287,21 +287,23 @@ class Taker:
         errors = await self.cache.read([key for key in keys if key not in fresh or key in returned])
         now_ms, lines = self.cache.clock.now_ms(), dict[Key, BucketLine]()
         for request in self._without(lacking, errors):
-            mine = self._lines_of(request, lines)
+            mine = self._lines_of(request, lines, now_ms)
             if not self._has_room(request, mine):
                 await self._deny(request, now_ms, mine)
 
-    def _lines_of(self, request: _Request, lines: dict[Key, BucketLine]) -> dict[Key, BucketLine]:
+    def _lines_of(
+        self, request: _Request, lines: dict[Key, BucketLine], now_ms: int
+    ) -> dict[Key, BucketLine]:
         """The lines that requests before it have taken from, where they are under its limits."""
         mine = {}
         for key, debit in request.missing.items():
             line = lines.get(key)
             if line is None:
-                line = lines[key] = self._line(debit)
-            mine[key] = line if line.is_under(debit.limits) else self._line(debit)
+                line = lines[key] = self._line(debit, now_ms)
+            mine[key] = line if line.is_under(debit.limits) else self._line(debit, now_ms)
         return mine
 
-    def _admit(self, request: _Request, lines: dict[Key, BucketLine]) -> bool:
+    def _admit(self, request: _Request, lines: dict[Key, BucketLine], now_ms: int) -> bool:
         spent: list[tuple[Key, Block, Debit]] = []
         taken: list[tuple[BucketLine, Debit]] = []
         for key, debit in request.missing.items():
@@ -311,8 +313,8 @@ class Taker:
                 continue
             line = lines.get(key)
             if line is None:
-                line = lines[key] = self._line(debit)
-            if not line.is_under(debit.limits):
+                line = lines[key] = self._line(debit, now_ms)
+            elif not line.is_under(debit.limits):
                 return False  # settings have changed in between: it comes next
             if not line.has_room(debit.tokens):
                 return False
@@ -333,11 +335,9 @@ class Taker:
             lines[key].take(debit.tokens)
         return True
 
-    def _line(self, debit: Debit) -> BucketLine:
-        key = debit.key
-        bucket = self.cache.recall(key)
-        reading_ms = self.cache.reading_ms(key, bucket)
-        return BucketLine(bucket, debit.limits, reading_ms, self.returns.owed(key))
+    def _line(self, debit: Debit, now_ms: int) -> BucketLine:
+        bucket, reading_ms = self.cache.read_now(debit.key, now_ms)
+        return BucketLine(bucket, debit.limits, reading_ms, self.returns.owed.get(debit.key))
 
     async def _write_all(
         self, admitted: Sequence[_Request], lines: Mapping[Key, BucketLine], now_ms: int
@@ -349,7 +349,8 @@ class Taker:
         """
         ahead = {key: one.ahead for one in admitted if one.ahead for key in one.missing}
         keys = [key for key, line in lines.items() if line.taken]
-        planned = [self._plan(key, lines[key], ahead.get(key, 0)) for key in keys]
+        began_ms = self.cache.clock.monotonic_ms()
+        planned = [self._plan(key, lines[key], ahead.get(key, 0), began_ms) for key in keys]
         done = await asyncio.gather(*map(self._write, planned))
         outcomes = dict(zip(keys, done, strict=True))
         answers: dict[tuple[Key, ...], Answer] = {}
@@ -366,24 +367,25 @@ class Taker:
             if not request.missing and not request.future.done():
                 answer = answers.get(request.keys)
                 if answer is None:
-                    mine = (lines.get(one.key) or self._line(one) for one in request.debits)
-                    answer = answers[request.keys] = Answer((), tuple(mine), now_ms)
+                    mine = [lines.get(one.key) or self._line(one, now_ms) for one in request.debits]
+                    answer = answers[request.keys] = Answer((), mine, now_ms)
                 request.future.set_result(answer)
         written = {key for key, outcome in outcomes.items() if outcome is True}
         refused = {key for key in keys if outcomes[key] is False and self.cache.recall(key)}
         return written, refused
 
-    def _plan(self, key: Key, line: BucketLine, ahead: int) -> _Planned:
+    def _plan(self, key: Key, line: BucketLine, ahead: int, now_ms: int) -> _Planned:
         """Tokens that the write gives back are no longer owed."""
         extra: dict[str, int] = {}
-        busy_ms, now_ms = self._busy.peek(key), self.cache.clock.monotonic_ms()
+        busy_ms = self._busy.peek(key)
         if busy_ms is not None and now_ms - busy_ms < BUSY_MS:
             extra = line.ahead(ahead or BLOCK_TIMES)
             line.take(extra)
         if ahead:
             self._busy.put(key, now_ms)
         one = line.plan(key)
-        self.returns.take_along(key, one.given_back)
+        if one.given_back:
+            self.returns.take_along(key, one.given_back)
         return _Planned(key, line, one, extra, now_ms)
 
     async def _write(self, planned: _Planned) -> bool | StoreError:
@@ -431,9 +433,12 @@ class Taker:
 
     async def _deny(self, request: _Request, now_ms: int, others: Mapping[Key, BucketLine]) -> None:
         """Deny a request, but not at first if only the requests before it are in its way."""
-        lines = [self._line(debit) for debit in request.debits]
+        lines = [self._line(debit, now_ms) for debit in request.debits]
         if request.attempts >= WAITS_MAX:
-            lines = [others.get(debit.key) or self._line(debit) for debit in request.debits]
+            lines = [
+                others.get(debit.key) or line
+                for debit, line in zip(request.debits, lines, strict=True)
+            ]
         denied = tuple(
             one for one in denied_debits(request.debits, lines) if one.debit.key in request.missing
         )
@@ -446,7 +451,7 @@ class Taker:
                     self.cache.note(debit.key, item)
         self.returns.give_back(request.undo())
         if not request.future.done():
-            request.future.set_result(Answer(denied, tuple(lines), now_ms))
+            request.future.set_result(Answer(denied, lines, now_ms))
 
     def _fail_all(self, requests: Iterable[_Request], error: BaseException) -> None:
         for request in requests:

@@ -14,9 +14,9 @@ import msgspec
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
 from pricekeeper.limiter.bucket import Bucket, Debit, Holding, HoldingChange, Refill, expiry_epoch
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
-from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.writes import refill_update
-from pricekeeper.storage import Delete, Item, Query, Write, query_items
+from pricekeeper.storage import Delete, Item, Key, Query, Write, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
 
@@ -50,7 +50,7 @@ async def reset(
         commit = partial(_transact, cache)
     for start in range(0, max(1, len(found)), RESET_AT_ONCE):
         some = found[start : start + RESET_AT_ONCE]
-        keys = [bucket_key(entity, one) for one in some]
+        keys = [Key(entity, one) for one in some]
         try:
             await commit(some, [Delete(RATE_BUCKETS, key) for key in keys])
         finally:  # also if it is not known whether they are gone
@@ -76,7 +76,7 @@ async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repa
         if bucket is not None and is_ahead(bucket, now_ms):
             found.append(Repaired(entity, item[SORT_KEY], bucket.refilled_at_ms - now_ms))
             if not dry_run:
-                await _bring_back(cache, Debit(entity, item[SORT_KEY], {}, {}), bucket)
+                await _bring_back(cache, Debit(Key(entity, item[SORT_KEY]), {}, {}), bucket)
     return found
 
 

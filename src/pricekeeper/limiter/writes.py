@@ -18,6 +18,8 @@ themselves; the other two are never sent again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
 
 from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Refill, TakeOnly, stored_range
 from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item
@@ -26,6 +28,13 @@ from pricekeeper.storage import ITEM_ABSENT, Action, Add, Condition, Put, Remove
 from pricekeeper.storage.expressions import And
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
+
+_REFILLED: Final = attr(REFILLED)
+
+
+@lru_cache(maxsize=4096)
+def _counts_by(name: str, terms: str) -> Condition:
+    return attr(TERMS + name).eq(terms)
 
 
 def create_put(debit: Debit, plan: Create) -> Put:
@@ -45,7 +54,7 @@ def refill_update(debit: Debit, plan: Refill) -> Update:
         Set(REFILLED, after.refilled_at_ms),
         Add(EXPIRY, after.expires_at_epoch - before.expires_at_epoch),
     ]
-    conditions = [attr(REFILLED).eq(before.refilled_at_ms)]
+    conditions = [_REFILLED.eq(before.refilled_at_ms)]
     for name, change in plan.changes.items():
         actions.extend(_changed(name, change))
         conditions.extend(_unchanged(name, change))
@@ -59,17 +68,16 @@ def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -
     bucket may go without a `Refill`. An ``adjustment`` in the same write comes first: the
     plan's conditions apply to what it leaves.
     """
-    refilled = attr(REFILLED)
     known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
     actions: list[Action] = []
-    conditions = [refilled.eq(plan.floor_ms) if known else refilled.ge(plan.floor_ms)]
+    conditions = [_REFILLED.eq(plan.floor_ms) if known else _REFILLED.ge(plan.floor_ms)]
     adjusted = dict(adjustment.tokens) if adjustment else {}
     for name, tokens in debit.tokens.items():
         limit, stored, before = debit.limits[name], attr(STORED + name), adjusted.pop(name, 0)
         least, most = (
             edge + before * limit.units_per_token for edge in stored_range(limit, tokens, plan)
         )
-        conditions += (attr(TERMS + name).eq(limit.terms), stored.ge(least), stored.le(most))
+        conditions += (_counts_by(name, limit.terms), stored.ge(least), stored.le(most))
         actions += _take(name, limit, tokens + before)
     if adjustment and adjusted:
         some, terms = _adjust(adjustment, adjusted)
@@ -99,7 +107,7 @@ def _adjust(debit: Debit, adjusted: Mapping[str, int]) -> tuple[list[Action], li
         units = tokens * limit.units_per_token
         longest_ms = max(longest_ms, limit.filling_ms(units))
         actions += _take(name, limit, tokens)
-        conditions.append(attr(TERMS + name).eq(limit.terms))
+        conditions.append(_counts_by(name, limit.terms))
         if tokens > 0:
             conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
     if longest_ms:
@@ -129,7 +137,7 @@ def _unchanged(name: str, change: HoldingChange) -> Iterator[Condition]:
     if before is None:
         yield attr(TERMS + name).absent()
         return
-    yield attr(TERMS + name).eq(before.limit.terms)
+    yield _counts_by(name, before.limit.terms)
     if after is None or before.limit != after.limit:
         yield attr(STORED + name).eq(before.units)
     elif change.stored_min is not None:

@@ -88,7 +88,15 @@ class TypedItem:
             raise self.report_unreadable(f"{name} must be at least {least}")
         return value
 
+    def integers(self, *names: str) -> list[int]:
+        """All required."""
+        values: list[Any] = [self.item.get(name) for name in names]
+        if set(map(type, values)) == _ALL_INTEGERS:
+            return values
+        return [self.whole(name) for name in names]  # which says what is wrong
+
     def wholes(self, names: Sequence[str]) -> list[int]:
+        """Zero if absent, and never less."""
         values = [self.item.get(name, 0) for name in names]
         if set(map(type, values)) == _ALL_INTEGERS and min(values) >= 0:
             return values
