@@ -2,7 +2,6 @@
 
 import pytest
 
-from pricekeeper.http import routing
 from pricekeeper.http.routing import Paths
 
 
@@ -38,23 +37,3 @@ def test_a_path_finds_its_target(
     """Literal segments before parameters, and no empty parameter."""
     target, parameters = paths.find(path)
     assert (None if target is None else (target, parameters)) == expected
-
-
-@pytest.fixture
-def three_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have three paths remembered at most."""
-    monkeypatch.setattr(routing, "FOUND_MAX", 3)
-
-
-@pytest.mark.usefixtures("three_remembered")
-def test_what_was_found_before_is_found_again(paths: Paths[str]) -> None:
-    """A bounded number of short paths that lead somewhere is remembered; a new path counts.
-
-    One path alone makes room for another, the one that was asked for longest ago.
-    """
-    for name in ("1", "2", "1", "3", "4", "x" * 300):
-        assert paths.find(f"/a/{name}") == ("/a/{x}", {"x": name})
-    assert paths.find("/nowhere")[0] is None
-    assert list(paths._found) == ["/a/1", "/a/3", "/a/4"]
-    paths.add("/a/4", "new")
-    assert paths.find("/a/4") == ("new", {})

@@ -45,7 +45,7 @@ def submit(worker: Worker, count: int = 1, *, lingers: bool = False) -> list[Spe
 
 
 def is_read(log: OrgLog) -> bool:
-    return log.position is not None
+    return log.known is not None
 
 
 async def finish(worker: Worker) -> None:
@@ -71,9 +71,7 @@ def test_they_share_the_next_sheet(log: OrgLog, clock: ManualClock) -> None:
         await finish(worker)
         assert [one.result for one in lingering] == [1, 1]
         assert await used(log) == 3
-        position = log.position
-        assert position is not None
-        assert position.number == 1
+        assert log.book.next.number == 1
 
     run(play(), TimelessLoop)
 

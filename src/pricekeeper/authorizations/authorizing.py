@@ -99,8 +99,8 @@ class Call:
         if not first.chain.buckets:
             self.speeds[0] = Taken(first.max_output_tokens, (), {})
             return None
-        log = self.settler.ledger.log_of(wanted.org_id)
-        rank = 0 if log.position is None else find_first_with_room(log.book, wanted)
+        book = self.settler.ledger.log_of(wanted.org_id).known
+        rank = 0 if book is None else find_first_with_room(book, wanted)
         return None if rank is None else Wants(rank)
 
     async def _learn(self, wants: Wants) -> None:

@@ -196,7 +196,7 @@ class Settler:
 
     def _seen(self, due: Due) -> Seen:
         """Its generation is `UNKNOWN` if this process has lost the log since."""
-        follows = self.ledger.log_of(due.org_id).is_at(due.book)
+        follows = self.ledger.log_of(due.org_id).known is due.book
         return Seen(due.authorization, due.book.generation if follows else UNKNOWN)
 
     def _note_others(self, authorization_ids: Iterable[str]) -> None:

@@ -13,7 +13,6 @@ from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.alert import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
-from pricekeeper.metering.journal import errors_of
 
 
 class NewsTeller:
@@ -34,7 +33,7 @@ class NewsTeller:
                 (
                     one.cost_usd_picos,
                     1,
-                    errors_of(one.flags),
+                    one.errors,
                     tokens.input_tokens,
                     tokens.output_tokens,
                     tokens.cache_read_tokens,
@@ -86,6 +85,6 @@ def _counted(submission: Submission) -> Counted:
         tokens.output_tokens,
         tokens.cache_read_tokens,
         tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-        submission.is_error,
+        bool(submission.errors),
         dict(terms.tags) if terms.tags else {},
     )

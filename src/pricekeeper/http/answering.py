@@ -198,7 +198,7 @@ class RequestAtOnce:
     """A request without a task. The first that answers it wins."""
 
     __slots__ = (
-        "_call", "_deadlines", "_due", "_exchange", "_note", "_route", "_started_ns", "_tick",
+        "_call", "_deadlines", "_due", "_exchange", "_note", "_route", "_started_ns",
         "is_answered", "may_be_applied",
     )  # fmt: skip
 
@@ -213,7 +213,13 @@ class RequestAtOnce:
         self.is_answered = False
         self.may_be_applied = True
         self._deadlines: Deadlines = call.request.scope["state"][DEADLINES]
-        self._due, self._tick = self._deadlines.add(self, self._deadlines.secs)
+        self._due: tuple[float, int] | None = None
+        """Its deadline, once it waits."""
+
+    def wait(self) -> None:
+        """Begin its deadline, unless it is answered already."""
+        if not self.is_answered:
+            self._due = self._deadlines.add(self, self._deadlines.secs)
 
     def send(self, answer: Answer) -> None:
         if self.is_answered:
@@ -226,17 +232,14 @@ class RequestAtOnce:
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self.fail(error)
             return
-        self.is_answered = True
-        self._deadlines.remove(self, self._due, self._tick)
+        self._end_wait()
         self._note_end(answer.status)
 
     def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
         if self.is_answered:
             work.close()
             return
-        left_secs = self._deadlines.remove(self, self._due, self._tick)
-        self.is_answered = True
-        work = self._within(work, left_secs)
+        work = self._within(work, self._end_wait())
         self._exchange.start(
             answer_with(self._exchange, self._call, self._route, self._started_ns, self._note, work)
         )
@@ -248,8 +251,7 @@ class RequestAtOnce:
             self.fail(OverloadedError())
             return
         self._call.metrics.note_problem(OverloadedError.code)
-        self.is_answered = True
-        self._deadlines.remove(self, self._due, self._tick)
+        self._end_wait()
         self._note_end(OVERLOADED.status)
 
     def fail(self, error: Exception) -> None:
@@ -259,8 +261,12 @@ class RequestAtOnce:
         if not self.is_answered:
             self.fail(DeadlineExceededError(may_be_applied=self.may_be_applied))
 
-    def withdraw(self) -> None:
-        self._deadlines.remove(self, self._due, self._tick)
+    def _end_wait(self) -> float:
+        """Returns the seconds that are left."""
+        self.is_answered = True
+        if self._due is None:
+            return self._deadlines.secs
+        return self._deadlines.remove(self, *self._due)
 
     async def _within(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:
         with self._deadlines.begin(left_secs) as deadline:

@@ -85,7 +85,7 @@ def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
     if headers is None:
         return False
     call.limit_headers, call.operation, call.principal = headers, operation, principal
-    call.set_policy(policy)
+    call.known_policy = policy
     return True
 
 

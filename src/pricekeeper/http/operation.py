@@ -84,7 +84,7 @@ class Call(Ask, msgspec.Struct):
     limit_headers: Headers = ()
     operation: Route | None = None
     """``None`` before the gate."""
-    _policy: Policy | None = None
+    known_policy: Policy | None = None
 
     def note_change(self) -> None:
         """From now on the request may be applied; a deadline error says so."""
@@ -94,17 +94,14 @@ class Call(Ask, msgspec.Struct):
     async def read_policy(self) -> Policy:
         """Read the policy of the client in the path, once per request."""
         tenants, client = self.services.tenants, self.client
-        self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
-        return self._policy
-
-    def set_policy(self, policy: Policy) -> None:
-        self._policy = policy
+        self.known_policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
+        return self.known_policy
 
     @property
     def policy(self) -> Policy:
-        if self._policy is None:  # pragma: no cover - its access reads one
+        if self.known_policy is None:  # pragma: no cover - its access reads one
             raise LookupError("this operation is declared without a policy")
-        return self._policy
+        return self.known_policy
 
     @property
     def query(self) -> dict[str, str]:

@@ -6,12 +6,8 @@ One dict lookup per segment is faster than a regular expression per route.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from pricekeeper.concurrency import BoundedCache
-
-FOUND_MAX: Final = 4_096
-FOUND_LENGTH_MAX: Final = 256
 _Target = TypeVar("_Target")
 
 
@@ -30,11 +26,8 @@ class Paths(Generic[_Target]):
 
     def __init__(self) -> None:
         self._root: _Node[_Target] = _Node()
-        self._found: BoundedCache[str, tuple[_Target | None, Mapping[str, str]]]
-        self._found = BoundedCache(FOUND_MAX)
 
     def add(self, path: str, target: _Target) -> None:
-        self._found.clear()
         node = self._root
         for segment in path.split("/"):
             if segment.startswith("{"):
@@ -46,18 +39,7 @@ class Paths(Generic[_Target]):
         node.target = target
 
     def find(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:
-        """The target of a path, if any, and its parameters. Literal segments win.
-
-        Found paths are cached, up to `FOUND_LENGTH_MAX` characters.
-        """
-        found = self._found.get(path)
-        if found is None:
-            found = self._walk(path)
-            if found[0] is not None and len(path) <= FOUND_LENGTH_MAX:
-                self._found.put(path, found)
-        return found
-
-    def _walk(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:
+        """The target of a path, if any, and its parameters. Literal segments win."""
         node, parameters = self._root, dict[str, str]()
         for segment in path.split("/"):
             child = node.children.get(segment)

@@ -185,11 +185,11 @@ class Shell:
                 reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
                 try:
                     if begin(call, reply):
+                        reply.wait()
                         return
                 except Exception as error:  # noqa: BLE001 - it is answered and logged
                     reply.fail(error)
                     return
-                reply.withdraw()
             # Those headers have the content-length of another request.
             call.request.headers = dict(scope["headers"])
         work = _perform(call, target)

@@ -119,24 +119,26 @@ class OrgLog:
         return self._book
 
     @property
-    def position(self) -> Position | None:
-        return None if self._book is None else self._book.next
-
-    def is_at(self, book: Book) -> bool:
-        return self._book is book
+    def known(self) -> Book | None:
+        """``None`` before the first reading."""
+        return self._book
 
     async def read(self) -> Book:
         async with self._lock:
             await self._read()
             return self.book
 
-    async def prepare(self) -> Book:
-        """Make the book ready for the next sheet; a chapter that is long enough is sealed."""
+    async def prepare(self, keys: Collection[Key] = ()) -> Book:
+        """Make the book ready for the next sheet, which needs the items of these accounts.
+
+        A chapter that is long enough is sealed.
+        """
         async with self._lock:
             if self._book is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
                 await self._read()
             await self._seal_if_long()
-            return self.book
+        await self.read_items(keys)
+        return self.book
 
     async def read_items(self, keys: Collection[Key]) -> None:
         missing = self.book.unread(keys)
@@ -149,7 +151,7 @@ class OrgLog:
         raise ContendedError("chapters were filed while accounts were read; try again")
 
     async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
-        """Unlike `read_items`, possibly more than the book has room for."""
+        """Possibly more than the book has room for."""
         for _ in range(READINGS_MAX):
             missing = self.book.unread(keys)
             found = await self._read_accounts(missing) if missing else {}
@@ -306,8 +308,8 @@ class OrgLog:
             break
         else:
             raise lost or OutcomeUnknownError("the sheet was not written")
-        self.book.fold(sheet, self._clock.monotonic_ms())
         self._synced_ms = self._clock.monotonic_ms()
+        self.book.fold(sheet, self._synced_ms)
         self._losses = 0
         self._meter.sheets_written += 1
 

@@ -152,7 +152,7 @@ class Worker:
             raise
         finally:
             for command in commands:
-                if not command.is_answered or command.is_abandoned:
+                if not command.is_answered:
                     command.fail(error)
 
     async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:
@@ -161,10 +161,9 @@ class Worker:
             await self._prepare(left)
             draft = self._log.draft()
             writing, denied, is_sound = self._decide_all(draft, left)
-            left = [command for command in left if not command.is_over]
             if not is_sound:
-                continue  # without the one that has failed
-            if draft.errands:
+                pass  # the next round is without the one that has failed
+            elif draft.errands:
                 errands += 1
                 if errands > ERRANDS_MAX:
                     raise ContendedError("the log kept changing before the decision; try again")
@@ -186,9 +185,8 @@ class Worker:
     async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
         if self._pace.must_look:
             await self._log.read()
-        await self._log.prepare()
         keys = dict.fromkeys(chain.from_iterable(command.keys for command in commands))
-        await self._log.read_items(keys)
+        await self._log.prepare(keys)
 
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]

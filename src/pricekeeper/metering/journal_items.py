@@ -62,6 +62,7 @@ _MARGIN_DAYS: Final = 2
 _MARKER: Final = re.compile(r"([^#]{1,100})#([0-9a-f]{8})#([0-9]{1,4})")
 _TICK: Final = re.compile(r"[0-9a-f]{8}")
 _REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
+_TAKEN: Final = attr(_WEIGHT)
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +129,7 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
 
 
 def _has_room() -> Condition:
-    return attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
+    return _TAKEN.absent() | _TAKEN.lt(FULL_WEIGHT)
 
 
 def take_places_update(

@@ -327,8 +327,9 @@ class Metering:
     async def _answer_counted(
         self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
     ) -> Recorded:
-        total = await self._totals.wait_for(receipt.account)
-        self._note_quota_use(policy, receipt.account, total)
+        account = receipt.account
+        total = await self._totals.wait_for(account)
+        self._note_quota_use(policy, account, total)
         return Recorded(request_id, outcome, receipt, total)
 
     async def _look_up(

@@ -68,8 +68,9 @@ class Submission(msgspec.Struct, eq=False):
         return 1 if self.address is None else weight_of(self.stored_terms)
 
     @property
-    def is_error(self) -> bool:
-        return bool(errors_of(self.flags))
+    def errors(self) -> int:
+        """1 if the call failed."""
+        return errors_of(self.flags)
 
     @property
     def price_estimated(self) -> bool:
@@ -134,7 +135,7 @@ def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]
         row[3] += tokens.cache_read_tokens
         row[4] += tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens
         row[5] += 1
-        row[6] += errors_of(one.flags)
+        row[6] += one.errors
     return {account: Counters.of_amounts(row) for account, row in sums.items()}
 
 

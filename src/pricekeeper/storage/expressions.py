@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from pricekeeper.errors import InvalidOperationError
-from pricekeeper.storage.values import PARTITION_KEY, Item, Value, check_value, same
+from pricekeeper.storage.values import NUMBER_BOUND, PARTITION_KEY, Item, Value, check_value, same
 
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
@@ -67,7 +67,10 @@ class Compare(OnAttribute, frozen=True):
     value: Value
 
     def __post_init__(self) -> None:
-        check_value(self.value)
+        value = self.value
+        if type(value) is int and -NUMBER_BOUND < value < NUMBER_BOUND:
+            return
+        check_value(value)
         if self.comparison in _ORDERINGS and type(self.value) not in _ORDERED:
             raise InvalidOperationError(f"{self.comparison} orders numbers, strings and bytes only")
 
@@ -175,9 +178,12 @@ class Add(msgspec.Struct, frozen=True, tag=True):
     value: int | AbstractSet[str]
 
     def check(self) -> None:
-        if type(self.value) is not int and not isinstance(self.value, (set, frozenset)):
+        value = self.value
+        if type(value) is int and -NUMBER_BOUND < value < NUMBER_BOUND:
+            return
+        if type(value) is not int and not isinstance(value, (set, frozenset)):
             raise InvalidOperationError("ADD takes an integer or a set of strings")
-        check_value(self.value)
+        check_value(value)
 
     def apply(self, item: Item) -> None:
         """Change the item; raises if the attribute has another type."""

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from pricekeeper.errors import InvalidOperationError
-from pricekeeper.storage.expressions import Action, Condition
+from pricekeeper.storage.expressions import Action, Condition, Remove
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import (
     EXPIRY,
@@ -44,7 +44,7 @@ class Put(msgspec.Struct, frozen=True, tag=True):
         msgspec.structs.force_setattr(self, "key", self.table.key_of(self.item))
 
     def check(self) -> None:
-        _check_expiry(self.table, self.item)
+        _check_expiry(self.table, self.item.get(EXPIRY, 0))
         check_item_size(self.item)
 
 
@@ -64,10 +64,8 @@ class Update(msgspec.Struct, frozen=True, tag=True):
         for action in self.actions:
             touched.add(action.attribute)
             action.check()
-            if action.attribute == EXPIRY:
-                fresh: Item = {}
-                action.apply(fresh)
-                _check_expiry(self.table, fresh)
+            if action.attribute == EXPIRY and not isinstance(action, Remove):
+                _check_expiry(self.table, action.value)
         if len(touched) < len(self.actions):
             raise InvalidOperationError("an update may touch an attribute once only")
         if not touched.isdisjoint(_NOT_UPDATABLE):
@@ -163,6 +161,6 @@ def check_item_size(item: Mapping[str, Value]) -> None:
         raise InvalidOperationError(f"an item of {size} bytes: the most is {ITEM_BYTES_MAX}")
 
 
-def _check_expiry(table: Table, item: Mapping[str, Value]) -> None:
-    if table.expires and EXPIRY in item and type(item[EXPIRY]) is not int:
+def _check_expiry(table: Table, expires: Value) -> None:
+    if table.expires and type(expires) is not int:
         raise InvalidOperationError(f"{table.name}: {EXPIRY} is in whole seconds")

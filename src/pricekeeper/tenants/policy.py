@@ -99,28 +99,25 @@ class Policy(OrgSettings):
     is_registered: bool = True
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's."""
+    org_id: OrgId = field(init=False, compare=False)
+    app_id: AppId | None = field(init=False, compare=False)
     client_id: str = field(init=False, compare=False)
     scope_key: str = field(init=False, compare=False)
     """The account that spends: the start of keys of counters, totals and sticky state."""
 
     def __post_init__(self) -> None:
         derive = object.__setattr__
+        org_id, app_id = self.client
+        derive(self, "org_id", org_id)
+        derive(self, "app_id", app_id)
         derive(self, "client_id", self.client.client_id)
-        scope_key = f"ORG#{self.client.org_id}"
-        if self.client.app_id is not None and self.quota_scope is not QuotaScope.ORG:
-            scope_key += f"#APP#{self.client.app_id}"
+        scope_key = f"ORG#{org_id}"
+        if app_id is not None and self.quota_scope is not QuotaScope.ORG:
+            scope_key += f"#APP#{app_id}"
         derive(self, "scope_key", scope_key)
 
     def __hash__(self) -> int:
         return hash(self.client)
-
-    @property
-    def org_id(self) -> OrgId:
-        return self.client.org_id
-
-    @property
-    def app_id(self) -> AppId | None:
-        return self.client.app_id
 
     @property
     def bucket_entity(self) -> str:

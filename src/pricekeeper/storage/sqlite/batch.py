@@ -145,13 +145,15 @@ class Batch:
                 self._recent[row_key] = read_data(self._connection, table, row_key[1])
             data = self._recent[row_key]
             item = self._seen[row_key] = None if data is None else unpack(data, row_key[1])
-        if item is not None and EXPIRY in item and table.expires and self._expired(table, item):
+        if item is not None and table.expires and self._is_expired(table, item):
             return None
         return item
 
-    def _expired(self, table: Table, item: Item) -> bool:
-        expires = item.get(EXPIRY)
-        return type(expires) is int and expires <= self._horizon.of(table.name)
+    def _is_expired(self, table: Table, item: Item) -> bool:
+        expires, horizon = item.get(EXPIRY), self._horizon
+        if type(expires) is not int or expires > horizon.now_epoch:
+            return False
+        return expires <= horizon.of(table.name)
 
     def _require(self, operation: Put | Update | Delete, key: Key) -> Item | None:
         item = self._current(operation.table, key)

@@ -86,7 +86,7 @@ class Writer:
         """Run a batch's method in the next commit; the future is done when that is durable."""
         if self._closed:
             raise StoreClosedError("the store is closed")
-        if self._watch is not None:
+        if self._watch is not None and self._watch.failure is not None:
             self._watch.refuse_if_unusable()
         if self._pending >= PENDING_MAX:
             raise ThrottledError(f"{PENDING_MAX} writes are waiting; the disk can't keep up")
@@ -194,7 +194,8 @@ class Writer:
         if watch is None:
             return
         log_frames = watch.verify(self._data_version)
-        watch.refuse_if_unusable(may_be_applied=True)
+        if watch.failure is not None:
+            watch.refuse_if_unusable(may_be_applied=True)
         if log_frames >= CHECKPOINT_FRAMES:
             # If it fails, the log grows, and the next commit tries again.
             with contextlib.suppress(apsw.Error):
