@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,13 +20,16 @@ import structlog
 import typer.main
 
 from pricekeeper.authorizations import AuthorizationRequest
+from pricekeeper.bootstrap import Services
 from pricekeeper.cli import command, main
 from pricekeeper.cli.demo import demo_settings
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import read_settings
+from pricekeeper.storage import Store
 from pricekeeper.testing.serving import running_service
 from pricekeeper.values import AppId, OrgId
+from stored_items import on_store
 
 ORG = "550e8400-e29b-41d4-a716-446655440000"
 MISSING_ORG = "550e8400-e29b-41d4-a716-44665544ffff"
@@ -96,9 +99,31 @@ class Cli:
             self.ok("app", "put", ORG, "chat", "--name", "Chat", "--rate-limit", "*:rpm=60/1m"),
         ]
         for answer in created:
-            token = answer["secret_retrieval"]["token"]
-            claimed = self.ok("credentials", "claim", token)
-            self.secrets[claimed["client_id"]] = claimed["client_secret"]
+            self.claim(answer)
+
+    def claim(self, answer: Any) -> str:
+        """Claim the secret that waits in an answer, and keep it; the id of its client."""
+        claimed = self.ok("credentials", "claim", answer["secret_retrieval"]["token"])
+        self.secrets[claimed["client_id"]] = claimed["client_secret"]
+        return str(claimed["client_id"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The store, for a process of its own."""
+        return {name: os.environ[name] for name in ("PRICEKEEPER_STORE", "PRICEKEEPER_DATA_DIR")}
+
+    def on_store(self, work: Callable[[Store], Awaitable[Any]]) -> Any:
+        """Do something to the store, beside the commands."""
+        return on_store(f"sqlite:///{self.folder}/demo.db", work)
+
+    def on_services(self, work: Callable[[Services], Awaitable[Any]]) -> Any:
+        """Do something with the services on this store."""
+
+        async def main() -> Any:
+            async with open_local_services(read_settings(os.environ)) as services:
+                return await work(services)
+
+        return asyncio.run(main())
 
     def log_in(self, client_id: str, user_agent: str) -> None:
         """Open a session at the service, as an app that calls itself so."""
@@ -112,21 +137,24 @@ class Cli:
 
     def authorize(self, app_id: str, **request: Any) -> str:
         """Authorize a call of an app, on the store: the id of the authorization."""
-        settings = read_settings(os.environ)
 
-        async def main() -> str:
-            async with open_local_services(settings) as services:
-                policy = await services.tenants.find_policy(OrgId(ORG), AppId(app_id))
-                wanted = AuthorizationRequest(**request)
-                granted = await services.authorizations.authorize(policy, wanted)
-                return granted.authorization.shown_id
+        async def authorize(services: Services) -> str:
+            policy = await services.tenants.find_policy(OrgId(ORG), AppId(app_id))
+            wanted = AuthorizationRequest(**request)
+            granted = await services.authorizations.authorize(policy, wanted)
+            return granted.authorization.shown_id
 
-        return asyncio.run(main())
+        return str(self.on_services(authorize))
 
     def become(self, client_id: str) -> None:
         """Use that client's credentials, where a service wants some."""
         self.monkeypatch.setenv("PRICEKEEPER_CLIENT_ID", client_id)
         self.monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", self.secrets[client_id])
+
+
+def told(text: str) -> list[str]:
+    """The lines of a picture, blanks apart."""
+    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def drop_a_table(path: Path) -> None:

@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, told
 from cli.terminals import CTRL_C, in_a_terminal
 from pricekeeper.client import Admin, ReplyLostError
 from pricekeeper.errors import OutcomeUnknownError
@@ -34,18 +35,19 @@ ACME: dict[str, Any] = {
 }
 
 
-def told(text: str) -> list[str]:
-    """The lines of a picture, blanks apart."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 @pytest.fixture
 def place(anywhere: Cli) -> Cli:
     """A store that exists, and a folder for files."""
     anywhere.ok("org", "put", OTHER, *ORG_FLAGS)
     anywhere.ok("org", "delete", OTHER, "--yes")
-    (anywhere.folder / "policies").mkdir()
     return anywhere
+
+
+@pytest.fixture
+def on_tables(cli: Cli) -> Cli:
+    """A store that exists, for what needs no second place."""
+    cli.ok("tables", "create")
+    return cli
 
 
 def declare(cli: Cli, *changes: Mapping[str, Any], name: str = "acme.yaml") -> str:
@@ -55,6 +57,7 @@ def declare(cli: Cli, *changes: Mapping[str, Any], name: str = "acme.yaml") -> s
         document |= change
     kept = {field: value for field, value in document.items() if value is not ...}
     file = cli.folder / "policies" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(kept) if name.endswith("json") else yaml.safe_dump(kept), "utf-8")
     return str(file)
 
@@ -201,22 +204,19 @@ class TestApplying:
         {},
     )
 
-    def test_whatever_changes_the_second_time_nothing_does(self, cli: Cli) -> None:
+    def test_whatever_changes_the_second_time_nothing_does(self, on_tables: Cli) -> None:
         """From each state to the next: applied, and then unchanged."""
-        cli("tables", "create")
-        (cli.folder / "policies").mkdir()
-        applied(cli, declare(cli))
+        applied(on_tables, declare(on_tables))
         for change in self.CHANGES:
-            path = declare(cli, change)
-            assert cli.ok("apply", path, "--yes")["status"] == "applied", change
-            assert cli.ok("apply", path, "--yes")["status"] == "unchanged", change
+            path = declare(on_tables, change)
+            assert applied(on_tables, path)["status"] == "applied", change
+            assert applied(on_tables, path)["status"] == "unchanged", change
 
-    def test_the_order_of_budgets_means_nothing(self, cli: Cli) -> None:
-        cli("tables", "create")
-        (cli.folder / "policies").mkdir()
+    def test_the_order_of_budgets_means_nothing(self, on_tables: Cli) -> None:
         two = [{"name": name, "window": "DAY", "limit_usd_micros": 1} for name in ("b", "a")]
-        applied(cli, declare(cli, {"budgets": two}))
-        assert applied(cli, declare(cli, {"budgets": two[::-1]}))["status"] == "unchanged"
+        applied(on_tables, declare(on_tables, {"budgets": two}))
+        answer = applied(on_tables, declare(on_tables, {"budgets": two[::-1]}))
+        assert answer["status"] == "unchanged"
 
     def test_quotas_that_nobody_sees_do_not_come_back(self, place: Cli) -> None:
         """Those of apps, from before they shared their organisation's, when they no longer do."""
@@ -256,15 +256,15 @@ class TestApplying:
         """A secret that works, a token that lives, a freeze."""
         path = declare(place)
         applied(place, path)
-        rotated = place.ok("credentials", "rotate", ORG, "chat", "--grace-hours", "0")
-        claimed = place.ok("credentials", "claim", rotated["secret_retrieval"]["token"])
-        place.secrets[claimed["client_id"]] = claimed["client_secret"]
+        client_id = place.claim(
+            place.ok("credentials", "rotate", ORG, "chat", "--grace-hours", "0")
+        )
         assert place("freeze", ORG, "web", "--reason", "leaked").code == 0
         change = {"apps": {name: {"app_name": name} for name in ("chat", "web")}}
         applied(place, declare(place, change))
         assert place.ok("app", "get", ORG, "web")["frozen"]["reason"] == "leaked"
         if place.place:
-            place.log_in(claimed["client_id"], "agent/1.0")
+            place.log_in(client_id, "agent/1.0")
 
     def test_the_way_to_a_secret_is_shown_and_no_token(self, place: Cli) -> None:
         """The output may be a log; its commands work as printed."""
@@ -279,7 +279,7 @@ class TestApplying:
     def test_the_guides_example_is_applied(self, place: Cli) -> None:
         """As printed; then there is nothing to do."""
         (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-        file = place.folder / "policies" / "acme.yaml"
+        file = place.folder / "acme.yaml"
         file.write_text(example, "utf-8")
         answer = applied(place, str(file))
         assert set(actions(answer).values()) == {"create"}
@@ -305,20 +305,21 @@ class TestApplying:
 class TestFailing:
     """Part of it is done, and everybody knows which."""
 
-    @pytest.fixture(autouse=True)
-    def _admins(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.monkeypatch = monkeypatch
-
-    def fail(self, method: str, error: Exception, *, done: bool = False) -> None:
+    @contextmanager
+    def failing(
+        self, place: Cli, method: str, error: Exception, *, done: bool = False
+    ) -> Iterator[None]:
         """Let a call fail wherever the command works, perhaps after it was done."""
         real = getattr(Admin, method)
 
-        async def failing(self: Any, *given: Any) -> Any:
+        async def fail(self: Any, *given: Any) -> Any:
             if done:
                 await real(self, *given)
             raise error
 
-        self.monkeypatch.setattr(Admin, method, failing)
+        with place.monkeypatch.context() as patched:
+            patched.setattr(Admin, method, fail)
+            yield
 
     def test_a_failure_says_what_was_done_and_what_was_not(self, place: Cli) -> None:
         """A label that the service does not have; the next run continues there."""
@@ -351,9 +352,7 @@ class TestFailing:
         """It may have been done; the next run finds out."""
         lost = ReplyLostError("http://x", "cut") if place.place else OutcomeUnknownError("cut")
         path = declare(place)
-        with self.monkeypatch.context() as patched:
-            self.monkeypatch = patched
-            self.fail("put_app", lost, done=arrived)
+        with self.failing(place, "put_app", lost, done=arrived):
             done = place("apply", path, "--json")
         assert done.code == 1
         came = [step["outcome"] for step in done.json["steps"]]
@@ -366,9 +365,7 @@ class TestFailing:
     def test_nothing_is_done_if_the_plan_can_not_be_made(self, place: Cli) -> None:
         """The service can't be reached, or a field can't be changed."""
         path = declare(place)
-        with self.monkeypatch.context() as patched:
-            self.monkeypatch = patched
-            self.fail("get_org", OutcomeUnknownError("away"))
+        with self.failing(place, "get_org", OutcomeUnknownError("away")):
             done = place("apply", path)
         assert (done.code, done.out) == (5, "")
         assert place.ok("org", "list") == []
@@ -380,12 +377,10 @@ class TestFailing:
         assert place.ok("org", "get", ORG)["configuration"]["session_limit"] == 5
 
     def test_a_key_that_is_wrong_is_told_at_once(self, service: Cli) -> None:
-        (service.folder / "policies").mkdir()
         done = service("apply", declare(service), "--key", "wrong-key-wrong-key-wrong-key-!!")
         assert (done.code, done.out) == (4, "")
 
     def test_a_store_that_is_not_there_is_not_made(self, cli: Cli) -> None:
-        (cli.folder / "policies").mkdir()
         done = cli("apply", declare(cli), "--yes")
         assert done.code == 1
         assert "pricekeeper tables create" in done.err
@@ -451,7 +446,6 @@ def test_every_mistake_is_named_by_file_and_path(place: Cli) -> None:
 
 def test_what_would_not_count_can_not_be_declared(cli: Cli) -> None:
     """Quotas of an app whose organisation shares its own: no plan could ever be finished."""
-    (cli.folder / "policies").mkdir()
     quotas = {"premium": 1, "standard": 1}
     apps = {"chat": {"app_name": "Chat", "quotas": quotas}}
     done = cli("apply", declare(cli, {"quota_scope": "ORG", "apps": apps}))
@@ -460,7 +454,6 @@ def test_what_would_not_count_can_not_be_declared(cli: Cli) -> None:
 
 
 def test_an_organisation_has_one_file(cli: Cli) -> None:
-    (cli.folder / "policies").mkdir()
     declare(cli)
     declare(cli, {"org_id": ORG.upper()}, name="b.yml")
     done = cli("apply", "policies")
@@ -471,12 +464,11 @@ def test_an_organisation_has_one_file(cli: Cli) -> None:
 def test_a_folder_is_read_with_the_folders_in_it(place: Cli) -> None:
     """Hidden files and files of other kinds are no policies; without any there is nothing."""
     folder = place.folder / "policies"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "config.yaml").write_text("[")
     done = place("apply", str(folder))
     assert done.code == 2
     assert "has no .yaml, .yml or .json file" in done.err
-    (folder / "team").mkdir()
-    (folder / ".git").mkdir()
-    (folder / ".git" / "config.yaml").write_text("[")
     (folder / "README.md").write_text("[")
     declare(place)
     declare(place, {"org_id": OTHER}, name="team/other.json")
@@ -485,38 +477,27 @@ def test_a_folder_is_read_with_the_folders_in_it(place: Cli) -> None:
     assert place("apply", str(folder / "nope.yaml")).code == 2
 
 
-@pytest.fixture
-def environment(cli: Cli) -> Mapping[str, str]:
-    """A store, for a command in a terminal."""
-    cli("tables", "create")
-    (cli.folder / "policies").mkdir()
-    return {
-        "PRICEKEEPER_STORE": f"sqlite:///{cli.folder}/demo.db",
-        "PRICEKEEPER_DATA_DIR": str(cli.folder / "data"),
-    }
-
-
 @pytest.mark.parametrize(
     ("typed", "code", "count"), [("y\n", 0, 3), ("n\n", 1, 0), (CTRL_C, 130, 0)]
 )
 def test_a_person_is_asked_after_the_plan(
-    cli: Cli, environment: Mapping[str, str], typed: str, code: int, count: int
+    on_tables: Cli, typed: str, code: int, count: int
 ) -> None:
     """Yes, no, and ctrl-c."""
-    with in_a_terminal("apply", declare(cli), environment=environment) as terminal:
+    path, environment = declare(on_tables), on_tables.environment
+    with in_a_terminal("apply", path, environment=environment) as terminal:
         shown = terminal.read_until("Apply these changes to 3 of 3? [y/N]")
         assert "3 to create" in shown
         terminal.type(typed)
         assert terminal.end() == code
-    assert len(cli.ok("org", "list") and cli.ok("app", "list", ORG)) == max(0, count - 1)
+    orgs = on_tables.ok("org", "list")
+    assert len(orgs and on_tables.ok("app", "list", ORG)) == max(0, count - 1)
 
 
 @pytest.mark.slow
-def test_nobody_is_asked_if_there_is_nothing_to_ask(
-    cli: Cli, environment: Mapping[str, str]
-) -> None:
+def test_nobody_is_asked_if_there_is_nothing_to_ask(on_tables: Cli) -> None:
     """After --yes, for a plan alone, and if there is nothing to do."""
-    path = declare(cli)
+    path, environment = declare(on_tables), on_tables.environment
     for words in (("--dry-run",), ("--yes",), ()):
         with in_a_terminal("apply", path, *words, environment=environment) as terminal:
             assert terminal.end() == 0

@@ -21,8 +21,7 @@ def registered(anywhere: Cli) -> Cli:
         anywhere.ok("app", "put", ORG, "chat", "--name", "Chat", "--budget", "daily=DAY:1:soft"),
     ]
     for answer in answers:
-        claimed = anywhere.ok("credentials", "claim", answer["secret_retrieval"]["token"])
-        anywhere.secrets[claimed["client_id"]] = claimed["client_secret"]
+        anywhere.claim(answer)
     return anywhere
 
 

@@ -7,18 +7,13 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, told
 from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.clients import set_app, set_org
 from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
 
 QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
 RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
-
-
-def told(text: str) -> list[str]:
-    """The lines of a picture, blanks apart."""
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_a_flag_changes_what_it_names(anywhere: Cli) -> None:

@@ -1,6 +1,5 @@
 """The doctor: a healthy deployment passes, and each problem is found and has a fix."""
 
-import asyncio
 import os
 import shutil
 import socketserver
@@ -26,8 +25,8 @@ from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.items import checkpoint_update
-from pricekeeper.settings import SqliteLocation, read_settings
-from pricekeeper.storage import Key, Put, Set, Update, open_store
+from pricekeeper.settings import read_settings
+from pricekeeper.storage import Key, Set, Update
 from pricekeeper.storage.format import FORMAT_KEY
 from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
@@ -45,6 +44,13 @@ def levels(cli: Cli, *words: str) -> tuple[int, dict[str, str]]:
     for check in done.json["checks"]:
         assert check["level"] == "OK" or check["fix"] or "first start" in check["told"], check
     return done.code, {check["name"]: check["level"] for check in done.json["checks"]}
+
+
+def check_of(cli: Cli, name: str, *words: str) -> Any:
+    (check,) = [
+        one for one in cli("doctor", "--json", *words).json["checks"] if one["name"] == name
+    ]
+    return check
 
 
 @pytest.fixture
@@ -68,7 +74,7 @@ def test_clients_of_the_schema_document(healthy: Cli) -> None:
     org_id = str(uuid.uuid4())
     index = (CONFIG, {"PK": "ORGS", "SK": org_id})
     written.write_items(
-        f"sqlite:///{healthy.folder / 'demo.db'}",
+        os.environ["PRICEKEEPER_STORE"],
         index,
         written.org_config(org_id),
         written.app_config(org_id, "app-production-api"),
@@ -81,15 +87,11 @@ def test_a_client_that_can_not_be_read(healthy: Cli) -> None:
     """The others are looked at, and the count says where it is."""
     org_id, lost = (parse_org_id(str(uuid.uuid4())) for _ in range(2))
 
-    async def spoil() -> None:
-        location = SqliteLocation(str(healthy.folder / "demo.db"))
-        store = await open_store(location, clock=SystemClock())
-        for one in (org_id, lost):
-            await store.put(Put(CONFIG, {"PK": "ORGS", "SK": one}))
-        await store.put(Put(CONFIG, {"PK": f"ORG#{lost}", "SK": "ORG", "org_name": 5}))
-        await store.close()
-
-    asyncio.run(spoil())
+    written.write_items(
+        os.environ["PRICEKEEPER_STORE"],
+        *((CONFIG, {"PK": "ORGS", "SK": one}) for one in (org_id, lost)),
+        (CONFIG, {"PK": f"ORG#{lost}", "SK": "ORG", "org_name": 5}),
+    )
     code, found = levels(healthy)
     assert (code, found["stored items"], found["client secrets"]) == (0, "WARN", "OK")
 
@@ -103,14 +105,10 @@ def test_before_the_first_start(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
-def checkpoint_at(path: Path, offset_ms: int) -> None:
-    async def write() -> None:
-        store = await open_store(SqliteLocation(str(path)), clock=SystemClock())
-        began_ms = SystemClock().now_ms() + offset_ms
-        await store.update(checkpoint_update(began_ms, closable_tick(began_ms)))
-        await store.close()
-
-    asyncio.run(write())
+def checkpoint_at(cli: Cli, offset_ms: int) -> None:
+    began_ms = SystemClock().now_ms() + offset_ms
+    update = checkpoint_update(began_ms, closable_tick(began_ms))
+    cli.on_store(lambda store: store.update(update))
 
 
 def administered(cli: Cli, *options: str, is_over: bool = False) -> None:
@@ -118,15 +116,8 @@ def administered(cli: Cli, *options: str, is_over: bool = False) -> None:
     cli.monkeypatch.delenv(KEY)
     made = cli.ok("admin-keys", "create", "platform", "--role", "ADMIN", *options)
     if is_over:
-
-        async def end() -> None:
-            location = SqliteLocation(str(cli.folder / "demo.db"))
-            store = await open_store(location, clock=SystemClock())
-            key = Key("ADMIN_KEYS", made["key_id"])
-            await store.update(Update(CONFIG, key, (Set("key_ends_at_epoch", 1),)))
-            await store.close()
-
-        asyncio.run(end())
+        end = Update(CONFIG, Key("ADMIN_KEYS", made["key_id"]), (Set("key_ends_at_epoch", 1),))
+        cli.on_store(lambda store: store.update(end))
 
 
 def test_a_key_in_the_store_stands_in_for_the_environments(healthy: Cli) -> None:
@@ -189,12 +180,8 @@ ILLS = {
     "not ours": Ill("damage", "FAIL", lambda c: (c.folder / "demo.db").write_text("x" * 4096)),
     "missing table": Ill("tables", "FAIL", lambda c: drop_a_table(c.folder / "demo.db")),
     "another format": Ill("format", "FAIL", lambda c: format_version(c, 2)),
-    "sleepy aggregator": Ill(
-        "aggregator", "WARN", lambda c: checkpoint_at(c.folder / "demo.db", -3_600_000)
-    ),
-    "clock behind": Ill(
-        "aggregator", "FAIL", lambda c: checkpoint_at(c.folder / "demo.db", 3_600_000)
-    ),
+    "sleepy aggregator": Ill("aggregator", "WARN", lambda c: checkpoint_at(c, -3_600_000)),
+    "clock behind": Ill("aggregator", "FAIL", lambda c: checkpoint_at(c, 3_600_000)),
     "store ahead": Ill("store's time", "FAIL", lambda c: moments(c, ahead_ms=3_600_000)),
     "clock leapt": Ill("store's time", "FAIL", lambda c: moments(c, leap_ms=-3_600_000)),
     "old secret": Ill("client secrets", "WARN", lambda c: secret_made(c, days_ago=91)),
@@ -220,20 +207,14 @@ def secret_made(cli: Cli, days_ago: int) -> None:
     """Let the app's secret have been claimed so many days ago."""
     client = Client(parse_org_id(ORG), parse_app_id("chat"))
     then = SystemClock().now_ms() // 1000 - days_ago * 86_400
-
-    async def write() -> None:
-        store = await open_store(SqliteLocation(str(cli.folder / "demo.db")), clock=SystemClock())
-        made = Set("client_secret_created_at_epoch", then)
-        await store.update(Update(CONFIG, config_key(client), (made,)))
-        await store.close()
-
-    asyncio.run(write())
+    made = Set("client_secret_created_at_epoch", then)
+    cli.on_store(lambda store: store.update(Update(CONFIG, config_key(client), (made,))))
 
 
 def format_version(cli: Cli, version: int) -> None:
     """Let a newer version have migrated the store."""
     item = {**FORMAT_KEY.attributes, "version": version}
-    written.write_items(f"sqlite:///{cli.folder / 'demo.db'}", (CONFIG, item))
+    written.write_items(os.environ["PRICEKEEPER_STORE"], (CONFIG, item))
 
 
 def listened(cli: Cli, host: str) -> None:
@@ -260,9 +241,7 @@ def test_a_damaged_file_is_left_as_it_is(healthy: Cli) -> None:
     path = healthy.folder / "demo.db"
     damage(path)
     before = path.read_bytes()
-    (check,) = [
-        check for check in healthy("doctor", "--json").json["checks"] if check["name"] == "damage"
-    ]
+    check = check_of(healthy, "damage")
     assert "stop the service" in check["fix"]
     assert "backup" in check["fix"]
     assert path.read_bytes() == before
@@ -273,11 +252,7 @@ def test_an_old_secret_is_named(healthy: Cli) -> None:
     secret_made(healthy, days_ago=90)
     assert levels(healthy)[1]["client secrets"] == "OK"
     secret_made(healthy, days_ago=400)
-    (check,) = [
-        check
-        for check in healthy("doctor", "--json").json["checks"]
-        if check["name"] == "client secrets"
-    ]
+    check = check_of(healthy, "client secrets")
     assert check["told"] == f"1 older than 90 days, of 2 clients: org-{ORG}-app-chat (400 days)"
     assert "credentials rotate" in check["fix"]
 
@@ -286,9 +261,8 @@ def test_an_old_secret_is_seen_through_a_service(service: Cli) -> None:
     """With the provisioning key alone."""
     service.register()
     secret_made(service, days_ago=91)
-    done = service("doctor", "--json", *service.place)
-    told = {check["name"]: check["told"] for check in done.json["checks"]}
-    assert f"org-{ORG}-app-chat (91 days)" in told["client secrets"]
+    check = check_of(service, "client secrets", *service.place)
+    assert f"org-{ORG}-app-chat (91 days)" in check["told"]
 
 
 def test_many_old_secrets_are_counted() -> None:

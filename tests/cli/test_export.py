@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,10 +18,9 @@ from cli.terminals import in_a_terminal
 from export.conftest import ORGS, Company, rows, tree
 from metering.conftest import DAY_MS
 from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.export import ExportState
 from pricekeeper.metering import Aggregator
 from pricekeeper.settings import SqliteLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import open_store
 from pricekeeper.storage.kept_rows import EXPORT_STATE
 
 RECORDS = 30
@@ -145,21 +143,9 @@ def test_a_store_that_is_missing_is_not_made(cli: Cli) -> None:
     assert not (cli.folder / "demo.db").exists()
 
 
-def state(cli: Cli, prepare: Any = None) -> Any:
+def state(cli: Cli) -> Any:
     """What the store knows of exports."""
-
-    async def look(store: Store) -> Any:
-        if prepare is not None:
-            await prepare(ExportState(store))
-        return await store.get(*EXPORT_STATE)
-
-    async def opened() -> Any:
-        store = await open_store(SqliteLocation(str(cli.folder / "demo.db")), clock=SystemClock())
-        found = await look(store)
-        await store.close()
-        return found
-
-    return asyncio.run(opened())
+    return cli.on_store(lambda store: store.get(*EXPORT_STATE))
 
 
 def test_days_that_are_exported_by_hand_count_if_none_is_left_out(
@@ -181,9 +167,8 @@ def test_days_that_are_exported_by_hand_count_if_none_is_left_out(
 
 def test_progress_is_shown_in_a_terminal(cli: Cli, days: list[str]) -> None:
     """Which organisation of how many; and then the same lines as in a pipe."""
-    environment = {name: os.environ[name] for name in ("PRICEKEEPER_STORE", "PRICEKEEPER_DATA_DIR")}
     words = ("export", "--from", days[0], "--to", days[-1], "--into", "out")
-    with in_a_terminal(*words, columns=100, environment=environment) as terminal:
+    with in_a_terminal(*words, columns=100, environment=cli.environment) as terminal:
         assert terminal.end() == 0
     assert re.search(r"organisation \d of 3, \d+ record", terminal.printed)
     assert cli(*words).out.splitlines()[0] in terminal.printed

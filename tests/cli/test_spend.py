@@ -1,19 +1,15 @@
 """``spend``, ``usage list``, ``ledger rebuild`` and ``check``: on the store, and a service."""
 
-import asyncio
 import csv
 import io
 import json
 import re
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from pricekeeper.authorizations import AuthorizationRequest
-from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.demo import demo_settings
+from pricekeeper.bootstrap import Services
 from pricekeeper.metering import Usage, org_day
 from pricekeeper.storage import Add, Key, Set, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, RATE_BUCKETS
@@ -21,17 +17,6 @@ from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
 IDS = [f"7c9e6679-7425-40de-944b-e07fc1f90a{number:02x}" for number in range(3)]
-
-
-def on_services(cli: Cli, work: Any) -> Any:
-    """Do something with the services on the same store."""
-
-    async def run() -> Any:
-        settings = demo_settings(cli.folder)
-        async with open_services(replace(settings, data_dir=cli.folder / "other")) as services:
-            return await work(services)
-
-    return asyncio.run(run())
 
 
 @pytest.fixture
@@ -54,7 +39,7 @@ def spent(anywhere: Cli) -> str:
         await services.aggregator.run_once()
         return org_day(policy.timezone, services.clock.now_ms())
 
-    day: str = on_services(anywhere, record)
+    day: str = anywhere.on_services(record)
     return f"{day[:4]}-{day[4:6]}-{day[6:]}"
 
 
@@ -163,7 +148,7 @@ def test_a_day_is_made_anew(cli: Cli) -> None:
         await services.store.update(Update(DAILY_TOTAL, key, nothing))
         return day, stored["cost_usd_micros"]
 
-    day, cost = on_services(cli, record)
+    day, cost = cli.on_services(record)
     assert cli.ok("ledger", "rebuild", "--day", day, "--org", MISSING_ORG)["changes"] == []
     report = cli.ok("ledger", "rebuild", "--day", day)
     assert (report["day"], report["organisations"], report["failed"]) == (day, 1, 0)
@@ -193,7 +178,7 @@ def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
         await services.store.update(Update(RATE_BUCKETS, held.key, (Add(f"u:{held.id}", 7),)))
         return granted.authorization.grant.held_usd_picos
 
-    held = on_services(cli, authorize)
+    held = cli.on_services(authorize)
     done = cli("ledger", "check", "--json")
     assert done.code == 1
     accounts = {one["name"]: one for one in json.loads(done.out)["accounts"]}
@@ -221,7 +206,7 @@ def test_an_organisation_that_can_not_be_read_is_named_and_others_are_checked(cl
         held = granted.authorization.grant.terms.accounts[0]
         await services.store.update(Update(RATE_BUCKETS, held.key, (Set(f"u:{held.id}", "x"),)))
 
-    on_services(cli, damage)
+    cli.on_services(damage)
     done = cli("ledger", "check", "--json")
     assert done.code == 1
     answer = json.loads(done.out)

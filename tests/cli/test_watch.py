@@ -206,10 +206,7 @@ def test_the_store_and_a_service_say_the_same(service: Cli) -> None:
 def test_an_organisations_own_credentials_take_one_session(service: Cli) -> None:
     """However many apps there are: the organisation's own sessions are not to be evicted."""
     fill(service.folder)
-    token = service.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
-    claimed = service.ok("credentials", "claim", token)
-    service.secrets[claimed["client_id"]] = claimed["client_secret"]
-    service.become(claimed["client_id"])
+    service.become(service.claim(service.ok("credentials", "rotate", ORG)))
     service.monkeypatch.delenv("PRICEKEEPER_PROVISIONING_KEY")
     opened: list[Api] = []
     begin = Api.__init__
@@ -224,12 +221,10 @@ def test_an_organisations_own_credentials_take_one_session(service: Cli) -> None
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Mapping[str, str]:
-    fill(tmp_path)
-    return {
-        "PRICEKEEPER_STORE": f"sqlite:///{tmp_path}/demo.db",
-        "PRICEKEEPER_DATA_DIR": str(tmp_path / "data"),
-    }
+def environment(cli: Cli) -> Mapping[str, str]:
+    fill(cli.folder)
+    cli.monkeypatch.delenv("COLUMNS")
+    return cli.environment
 
 
 @pytest.mark.parametrize("columns", [50, 80, 200])

@@ -3,7 +3,6 @@
 The commands are found in the command line itself, so that a new one can't be left out.
 """
 
-import asyncio
 import json
 import os
 import re
@@ -16,17 +15,16 @@ import pytest
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_face import COMMANDS, SERVES, spool_settings
+from pricekeeper.bootstrap import Services
 from pricekeeper.cli import command
 from pricekeeper.cli.command import Output
 from pricekeeper.cli.demo.traffic import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.view import AppState, Board, Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
-from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.tables import Listing, table
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue
-from pricekeeper.settings import read_settings
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
@@ -55,18 +53,13 @@ def authorized(cli: Cli) -> str:
 def recorded(cli: Cli) -> str:
     """The id of a usage record."""
     authorization_id = authorized(cli)
-    settings = read_settings(os.environ)
+    nothing = Usage(request_id="", model_label="", input_tokens=0, output_tokens=0)
 
-    async def main() -> None:
-        async with open_local_services(settings) as services:
-            policy = await services.tenants.find_policy(OrgId(ORG), AppId(APP))
-            await services.authorizations.capture(
-                policy,
-                authorization_id,
-                Usage(request_id="", model_label="", input_tokens=0, output_tokens=0),
-            )
+    async def capture(services: Services) -> None:
+        policy = await services.tenants.find_policy(OrgId(ORG), AppId(APP))
+        await services.authorizations.capture(policy, authorization_id, nothing)
 
-    asyncio.run(main())
+    cli.on_services(capture)
     return authorization_id
 
 
@@ -192,9 +185,7 @@ def filled(service: Cli) -> Cli:
     limits = ("--rate-limit", "*:rpm=60/1m", "--rate-limit", "*:tpm=9000000/1m/20000000")
     budgets = ("--budget", f"{'b' * 32}=MONTH:1000000000:soft", "--budget", "hourly=HOUR:0.000001")
     created = service.ok("app", "put", ORG, APP, "--name", NAME, *limits, *budgets)
-    claimed = service.ok("credentials", "claim", created["secret_retrieval"]["token"])
-    service.secrets[claimed["client_id"]] = claimed["client_secret"]
-    service.log_in(claimed["client_id"], "agent/1.0 (with a long description of itself)")
+    service.log_in(service.claim(created), "agent/1.0 (with a long description of itself)")
     service.place = ()
     declared = {
         "org_id": ORG,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Output, Proposal, proposing_command
+from pricekeeper.cli.command import Output, Proposal, backend_command
 from pricekeeper.cli.declarations import Declarations, DeclaredClient, read_declarations
 from pricekeeper.cli.differences import (
     INHERITED,
@@ -63,14 +63,13 @@ class ApplyPlan:
     def undeclared_names(self) -> list[str]:
         return [" ".join(one.values()) for one in self.undeclared]
 
-    def answer(self, status: str, outcomes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """The plan as JSON, with each step's outcome."""
-        came = dict(zip(map(id, self.open_steps), outcomes, strict=False))
-        steps = [{**step.answer, **came.get(id(step), {})} for step in self.steps]
+    def answer(self, status: str) -> dict[str, Any]:
+        """The plan as JSON."""
+        steps = [step.answer for step in self.steps]
         return {"status": status, "steps": steps, "undeclared": list(self.undeclared)}
 
 
-@proposing_command(top, "apply")
+@backend_command(top, "apply", has_yes=True)
 async def apply(
     backend: Backend,
     declarations: Annotated[
@@ -123,36 +122,37 @@ async def _make_plan(admin: Admin, declarations: Declarations) -> ApplyPlan:
 
 async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
     """Do the steps in order, up to the first failure."""
-    outcomes: list[dict[str, Any]] = []
+    steps: list[PlanStep] = []
     failure: PriceKeeperError | None = None
-    for step in plan.open_steps:
-        if failure is not None:
-            outcomes.append({"outcome": NOT_DONE})
-            continue
-        try:
-            await _do(admin, step)
-        except PriceKeeperError as error:
-            failure = error
-            said = {"code": error.code, "detail": str(error)}
-            outcomes.append({"outcome": _came_of(error), "error": said})
+    for step in plan.steps:
+        if step.action == "unchanged":
+            steps.append(step)
+        elif failure is not None:
+            steps.append(replace(step, outcome=NOT_DONE))
         else:
-            outcomes.append({"outcome": DONE})
-    answer = plan.answer("applied" if failure is None else "failed", outcomes)
-    picture = _picture(plan, [one["outcome"] for one in outcomes], failure)
-    return Output(answer, picture, exits.OK if failure is None else exits.FAILED)
+            failure = await _do(admin, step)
+            outcome = DONE if failure is None else _came_of(failure)
+            steps.append(replace(step, outcome=outcome, failure=failure))
+    came = replace(plan, steps=tuple(steps))
+    if failure is None:
+        return Output(came.answer("applied"), _picture(came))
+    return Output(came.answer("failed"), _picture(came), exits.FAILED)
 
 
-async def _do(admin: Admin, step: PlanStep) -> None:
-    client = step.declared
-    if client.app_id is None:
-        if step.patch is None:
-            await admin.put_org(client.org_id, client.body)
+async def _do(admin: Admin, step: PlanStep) -> PriceKeeperError | None:
+    (_, org_id, app_id, body, _), patch = step.declared, step.patch
+    try:
+        if patch is None and app_id is None:
+            await admin.put_org(org_id, body)
+        elif patch is None:
+            await admin.put_app(org_id, str(app_id), body)
+        elif app_id is None:
+            await admin.patch_org(org_id, patch)
         else:
-            await admin.patch_org(client.org_id, step.patch)
-    elif step.patch is None:
-        await admin.put_app(client.org_id, client.app_id, client.body)
-    else:
-        await admin.patch_app(client.org_id, client.app_id, step.patch)
+            await admin.patch_app(org_id, app_id, patch)
+    except PriceKeeperError as error:
+        return error
+    return None
 
 
 def _came_of(error: PriceKeeperError) -> str:
@@ -166,46 +166,35 @@ def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
     return Section(heading, *drawn_undeclared(plan.undeclared_names))
 
 
-def _picture(
-    plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
-) -> RenderableType:
-    done = outcomes.count(DONE)
-    if failure is None:
+def _picture(plan: ApplyPlan) -> RenderableType:
+    steps = plan.open_steps
+    done = sum(step.outcome == DONE for step in steps)
+    if done == len(steps):
         heading = Text.assemble(("✓ ", "green"), f"done, for {done} of {len(plan.steps)}")
     else:
-        heading = Text.assemble(("✗ ", "red"), f"{done} of {len(outcomes)} are done")
-    lines = [
-        drawn_step(step, *_OUTCOME_SIGNS[outcome], more=_remark(step, outcome, failure))
-        for step, outcome in zip(plan.open_steps, outcomes, strict=True)
-    ]
-    return Section(heading, *lines, *_next_steps(plan, outcomes, failure))
+        heading = Text.assemble(("✗ ", "red"), f"{done} of {len(steps)} are done")
+    lines = [drawn_step(step, *_OUTCOME_SIGNS[step.outcome], more=_remark(step)) for step in steps]
+    return Section(heading, *lines, *_next_steps(steps))
 
 
-def _remark(step: PlanStep, outcome: str, failure: PriceKeeperError | None) -> str:
-    if outcome == DONE:
+def _remark(step: PlanStep) -> str:
+    if step.outcome == DONE:
         return "created" if step.action == "create" else "changed"
-    if outcome == NOT_DONE or failure is None:
-        return outcome
-    fix = exits.fix_of(failure)
-    perhaps = "" if outcome == FAILED else "; it may have been done nevertheless"
-    return f"{failure.code} {failure}{f'; {fix}' if fix else ''}{perhaps}"
+    if step.failure is None:
+        return step.outcome
+    fix = exits.fix_of(step.failure)
+    perhaps = "" if step.outcome == FAILED else "; it may have been done nevertheless"
+    return f"{step.failure.code} {step.failure}{f'; {fix}' if fix else ''}{perhaps}"
 
 
-def _next_steps(
-    plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
-) -> Iterator[RenderableType]:
-    created = [
-        step
-        for step, outcome in zip(plan.open_steps, outcomes, strict=True)
-        if step.action == "create" and outcome == DONE
-    ]
+def _next_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
+    created = [step for step in steps if step.action == "create" and step.outcome == DONE]
     if created:
         # Not the retrieval token itself: many people read the logs of what applies files.
         yield Text("to get the secret of each new one, run this and claim it", "dim")
-        for step in created:
-            words = harmless(step.words)
-            yield Text(f"pricekeeper credentials rotate {words} --grace-hours 0", "bold")
-    if failure is not None:
+    for step in created:
+        yield Text(f"pricekeeper credentials rotate {harmless(step.words)} --grace-hours 0", "bold")
+    if any(step.failure is not None for step in steps):
         yield Text("finished steps are kept; run the same command again to continue", "dim")
 
 
@@ -228,29 +217,28 @@ class PlanStep:
     patch: Mapping[str, Any] | None = None
     """Without a merge patch the whole body is put."""
 
+    outcome: str = ""
+    failure: PriceKeeperError | None = None
+
     @property
     def words(self) -> str:
-        app_id = self.declared.app_id
-        return self.declared.org_id if app_id is None else f"{self.declared.org_id} {app_id}"
+        return " ".join(filter(None, (self.declared.org_id, self.declared.app_id)))
 
     @property
     def answer(self) -> dict[str, Any]:
-        app = {} if self.declared.app_id is None else {"app_id": self.declared.app_id}
-        return {
-            "org_id": self.declared.org_id,
-            **app,
-            "file": self.declared.file,
-            "action": self.action,
-            "changes": [
-                {
-                    "field": change.line[0],
-                    "what": change.line[1],
-                    "before": change.before,
-                    "after": change.after,
-                }
-                for change in self.changes
-            ],
-        }
+        answer: dict[str, Any] = {"org_id": self.declared.org_id}
+        if self.declared.app_id is not None:
+            answer["app_id"] = self.declared.app_id
+        answer |= {"file": self.declared.file, "action": self.action}
+        answer["changes"] = [
+            {"field": one.line[0], "what": one.line[1], "before": one.before, "after": one.after}
+            for one in self.changes
+        ]
+        if self.outcome:
+            answer["outcome"] = self.outcome
+        if self.failure is not None:
+            answer["error"] = {"code": self.failure.code, "detail": str(self.failure)}
+        return answer
 
 
 def plan_step(

@@ -15,8 +15,8 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import typer
 from rich.console import RenderableType
@@ -64,8 +64,7 @@ _EVERY_OPTION: Final[Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """The result of a command."""
 
     answer: Any
@@ -73,8 +72,7 @@ class Output:
     exit_code: int = exits.OK
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A change to confirm before it is made."""
 
     picture: RenderableType
@@ -92,16 +90,20 @@ _Command = TypeVar("_Command", bound=Command)
 
 
 def backend_command(
-    group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
+    group: typer.Typer,
+    name: str,
+    *,
+    may_create: bool = False,
+    asks: Question | None = None,
+    has_yes: bool = False,
 ) -> Callable[[_Command], _Command]:
-    """Register a command for a service with an admin key, or the store."""
+    """Register a command for a service with an admin key, or the store.
+
+    ``asks`` makes a question to confirm first. ``has_yes`` is for a command that returns a
+    `Proposal`; ``--yes`` or a pipe confirms it.
+    """
     opening = functools.partial(open_backend, may_create=may_create)
-    return _register(group, name, _KEY_OPTIONS, opening, asks=asks)
-
-
-def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a `backend_command` with a `Proposal`; ``--yes`` or a pipe confirms it."""
-    return _register(group, name, _KEY_OPTIONS, open_backend, has_yes=True)
+    return _register(group, name, _KEY_OPTIONS, opening, asks=asks, has_yes=has_yes)
 
 
 def either_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
@@ -125,14 +127,11 @@ def store_command(
     return _register(group, name, _STORE_OPTIONS, opening)
 
 
-def doctor_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a command that gets a `Where`, nothing opened."""
-    return _register(group, name, _EVERY_OPTION, nullcontext)
-
-
-def client_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a command with an app's own environment."""
-    return _register(group, name, {}, nullcontext)
+def bare_command(
+    group: typer.Typer, name: str, *, has_options: bool = False
+) -> Callable[[_Command], _Command]:
+    """Register a command that gets a `Where`, nothing opened; by default the environment's."""
+    return _register(group, name, _EVERY_OPTION if has_options else {}, nullcontext)
 
 
 def _register(

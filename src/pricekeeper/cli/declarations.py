@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.errors import FieldError, InvalidConfigError, InvalidValueError
@@ -30,8 +29,7 @@ _OWN_FIELDS: Final = ("org_id", "apps")
 """Of a file, not of the organisation."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredClient:
+class DeclaredClient(NamedTuple):
     """The declared settings of an organisation or app."""
 
     file: str
@@ -47,16 +45,14 @@ class DeclaredClient:
         return shown
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredOrg:
+class DeclaredOrg(NamedTuple):
     """An organisation and its declared apps."""
 
     client: DeclaredClient
     apps: tuple[DeclaredClient, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Declarations:
+class Declarations(NamedTuple):
     """All declared organisations."""
 
     orgs: tuple[DeclaredOrg, ...]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Where
-from pricekeeper.cli.command import Output, doctor_command
+from pricekeeper.cli.command import Output, bare_command
 from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.terminal import harmless
 
@@ -34,7 +34,7 @@ class Checked:
     fix: str = ""
 
 
-@doctor_command(top, "doctor")
+@bare_command(top, "doctor", has_options=True)
 async def doctor(target: Where) -> Output:
     """Check store, tables, clock, keys, settings and disk. Exit 1 if a check fails.
 

@@ -16,7 +16,7 @@ from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import Section, usd
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
-from pricekeeper.cli.tables import table
+from pricekeeper.cli.tables import Column, listing, number
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import UnreadableItemError
@@ -25,7 +25,7 @@ from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.authorizations import AccountFinding
-    from pricekeeper.budgets import Balance
+    from pricekeeper.budgets import Balance, BudgetAccount
     from pricekeeper.metering.aggregation_report import RebuildReport, TotalChange
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
@@ -136,24 +136,29 @@ def _check_picture(
     agreeing = sum(one.agrees for one in findings)
     style = "bold" if unreadable else "bold green"
     heading = Text(f"{agreeing} of {len(findings)} accounts agree to the pico-dollar", style)
-    rows = table("account", "window", "used", "should be", "", numbers=["used", "should be"])
     others = [one for one in findings if not one.agrees]
-    for one in others:
-        account = one.account
-        state = "mended" if one.mended else "still changing" if one.moving else "differs"
-        rows.add_row(
-            f"{account.scope} {account.app_id or account.org_id} {account.name}",
-            account.window.value,
-            f"{one.enforced.used:,}",
-            f"{one.right.used:,}",
-            state,
-        )
     if not others:
         return Section(heading, *damages)
     left = [one for one in others if not one.mended and not one.moving]
     if left:
         heading = Text(f"{len(left)} accounts differ; --mend corrects them", "bold red")
+    rows = listing(
+        others,
+        Column("account", lambda one: _account(one.account)),
+        Column("window", lambda one: one.account.window.value),
+        number("used", lambda one: f"{one.enforced.used:,}"),
+        number("should be", lambda one: f"{one.right.used:,}"),
+        Column("", _state),
+    )
     return Section(heading, Text("in pico-dollars", "dim"), rows, *damages)
+
+
+def _account(account: BudgetAccount) -> str:
+    return f"{account.scope} {account.app_id or account.org_id} {account.name}"
+
+
+def _state(finding: AccountFinding) -> str:
+    return "mended" if finding.mended else "still changing" if finding.moving else "differs"
 
 
 def _answer(report: RebuildReport) -> dict[str, Any]:
@@ -192,18 +197,15 @@ def _picture(report: RebuildReport) -> RenderableType:
 
 def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
     """One line for each account, and the number of other totals."""
-    rows = table(
-        "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]
-    )
     accounts = [change for change in changes if change.sort_key.startswith("DAY#")]
-    for change in accounts:
-        rows.add_row(
-            change.partition,
-            f"{change.after.requests:,}",
-            f"{change.before.requests:,}",
-            usd(change.after.cost_usd_micros),
-            usd(change.before.cost_usd_micros),
-        )
+    rows = listing(
+        accounts,
+        Column("account", lambda change: change.partition),
+        number("calls", lambda change: f"{change.after.requests:,}"),
+        number("were", lambda change: f"{change.before.requests:,}"),
+        number("spent", lambda change: usd(change.after.cost_usd_micros)),
+        number("was", lambda change: usd(change.before.cost_usd_micros)),
+    )
     parts: list[RenderableType] = [rows] if accounts else []
     others = len(changes) - len(accounts)
     if others:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 import structlog
@@ -77,47 +76,39 @@ def serve(
     with ExitStack() as opened:
         if demo:
             _default_to_demo(environment, opened)
-        _serve(environment, host, port, workers, opened, demo=demo, console=console)
+        settings = read_settings(environment)
+        for_demo = demo and is_loopback(host)
+        _require_safe(settings, for_demo=for_demo)
+        if workers > 1 and settings.store == SqliteLocation(MEMORY):
+            raise SettingsError(
+                STORE,
+                "names a database in memory, which has one process; use a file, or --workers 1",
+            )
+        listening = opened.enter_context(_bind(host, port, "--host, --port"))
+        watching, at = None, settings.metrics_address
+        if at is not None:
+            watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
+        url = _url_of(host, listening)
+        asyncio.run(_prepare(settings, url, demo=demo, console=console))
+        _tell_exposure(settings, host, listening.getsockname()[1], console)
+        count = f" ({workers} worker{'s'[: workers > 1]}); stop with ctrl-c"
+        serving = Text.assemble("serving on ", (url, "bold"), count)
+        for line in (serving, *_places(settings, url, watching)):
+            console.print(line, soft_wrap=True)
+        # Workers are processes that read their settings from the environment.
+        os.environ.update(environment)
+        application = partial(app_from_environment, public_allowed=for_demo)
+        _run(application, settings, listening, watching, workers=workers)
 
 
-def _serve(
-    environment: dict[str, str],
-    host: str,
-    port: int,
-    workers: int,
-    opened: ExitStack,
-    *,
-    demo: bool,
-    console: Console,
-) -> None:
-    """Serve with these settings. ``opened`` closes what is opened here."""
-    settings = read_settings(environment)
+def _require_safe(settings: Settings, *, for_demo: bool) -> None:
+    """Refuse guessable keys and tokens, before any file is created."""
     at = settings.metrics_address
-    for_demo = demo and is_loopback(host)
-    metrics_for_demo = for_demo and (at is None or is_loopback(at.host))
     require_strong_key(settings.provisioning_key, public_allowed=for_demo)
     if settings.provisioning_key is None and is_missing_file(settings):
-        raise no_administrator()  # before any file is created
+        raise no_administrator()
+    metrics_for_demo = for_demo and (at is None or is_loopback(at.host))
     refuse_public_token(settings.metrics_token, public_allowed=metrics_for_demo)
-    if workers > 1 and settings.store == SqliteLocation(MEMORY):
-        raise SettingsError(
-            STORE, "names a database in memory, which has one process; use a file, or --workers 1"
-        )
-    listening = opened.enter_context(_bind(host, port, "--host, --port"))
-    watching = None
-    if at is not None:
-        watching = opened.enter_context(_bind(at.host, at.port, METRICS_PORT))
-    url = _url_of(host, listening)
-    asyncio.run(_prepare(settings, url, demo=demo, console=console))
-    _tell_exposure(settings, host, listening.getsockname()[1], console)
-    count = f" ({workers} worker{'s'[: workers > 1]}); stop with ctrl-c"
-    serving = Text.assemble("serving on ", (url, "bold"), count)
-    for line in (serving, *_places(settings, url, watching)):
-        console.print(line, soft_wrap=True)
-    # Workers are processes that read their settings from the environment.
-    os.environ.update(environment)
-    application = partial(app_from_environment, public_allowed=for_demo)
-    _run(application, settings, listening, watching, workers=workers)
 
 
 def _default_to_demo(environment: dict[str, str], opened: ExitStack) -> None:
@@ -208,46 +199,32 @@ def _run(
     workers: int,
 ) -> None:
     _raise_file_limit()
-    try:
+    sockets, proxies = accepting_sockets(listening), settings.trusted_proxies or ""
+    with ExitStack() as closing, suppress(KeyboardInterrupt):  # after an orderly shutdown
+        watched: Watched
         if workers > 1:
-            _run_several(application, settings, listening, watching, workers=workers)
-        else:
-            worker = OneWorker()
-            config = server_config(
-                partial(application, worker),
-                factory=True,
-                trusted_proxies=settings.trusted_proxies or "",
+            folder = closing.enter_context(
+                TemporaryDirectory(prefix="pricekeeper-metrics-", ignore_cleanup_errors=True)
             )
-            with _serve_metrics(settings, worker, listening, watching):
-                uvicorn.Server(config).run(sockets=accepting_sockets(listening))
-    except KeyboardInterrupt:
-        return  # raised after an orderly shutdown
+            os.environ[MULTIPROCESS] = folder
+            listening.set_inheritable(True)
+            config = server_config(
+                application, factory=True, workers=workers, trusted_proxies=proxies
+            )
+            supervisor = Multiprocess(config, sockets=sockets)
+            watched, run = SeveralWorkers(Path(folder), partial(_pids, supervisor)), supervisor.run
+        else:
+            watched = worker = OneWorker()
+            config = server_config(
+                partial(application, worker), factory=True, trusted_proxies=proxies
+            )
+            run = partial(uvicorn.Server(config).run, sockets=sockets)
+        with _serve_metrics(settings, watched, listening, watching):
+            run()
 
 
-def _run_several(
-    application: Application,
-    settings: Settings,
-    listening: socket.socket,
-    watching: socket.socket | None,
-    *,
-    workers: int,
-) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
-    os.environ[MULTIPROCESS] = str(folder)
-    listening.set_inheritable(True)
-    config = server_config(
-        application, factory=True, workers=workers, trusted_proxies=settings.trusted_proxies or ""
-    )
-    supervisor = Multiprocess(config, sockets=accepting_sockets(listening))
-
-    def pids() -> list[int]:
-        return [one.pid for one in list(supervisor.processes) if one.pid is not None]
-
-    try:
-        with _serve_metrics(settings, SeveralWorkers(folder, pids), listening, watching):
-            supervisor.run()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _pids(supervisor: Multiprocess) -> list[int]:
+    return [one.pid for one in list(supervisor.processes) if one.pid is not None]
 
 
 @contextmanager

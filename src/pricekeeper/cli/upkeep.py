@@ -11,11 +11,11 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Where
-from pricekeeper.cli.command import Output, client_command, store_command
+from pricekeeper.cli.command import Output, bare_command, store_command
 from pricekeeper.cli.drawing import Facts, Section, done
 from pricekeeper.cli.opening import is_missing_file, open_local_store
 from pricekeeper.cli.options import option
-from pricekeeper.cli.tables import table
+from pricekeeper.cli.tables import Column, listing, number
 from pricekeeper.cli.usage import limits
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreMisconfiguredError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 tables = typer.Typer(no_args_is_help=True, help="The store's tables.")
 top = typer.Typer()
+EXISTS = ("exists", "green")
+MISSING = ("missing", "red")
 
 
 @store_command(top, "aggregate")
@@ -111,9 +113,11 @@ async def show_tables(settings: Settings) -> Output:
     else:
         async with open_local_store(settings, any_format=True) as store:
             found = await find_tables(store)
-    rows = table("table", "")
-    for name, there in found.items():
-        rows.add_row(name, Text("exists", "green") if there else Text("missing", "red"))
+    rows = listing(
+        found,
+        Column("table", str),
+        Column("", lambda name: Text(*(EXISTS if found[name] else MISSING))),
+    )
     complete = all(found.values())
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
@@ -187,9 +191,12 @@ def _repair_picture(answer: dict[str, Any]) -> RenderableType:
     if not buckets:
         heading = f"no bucket of {answer['clients']} clients is ahead of this clock"
         return Section(Text(heading, "green"), *lines)
-    rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
-    for one in buckets:
-        rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
+    rows = listing(
+        buckets,
+        Column("client", "client_id", wraps=True),
+        Column("model", "resource"),
+        number("ahead (s)", "ahead_secs"),
+    )
     what = "would be reset to now" if answer["dry_run"] else "reset to now"
     return Section(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)
 
@@ -197,7 +204,7 @@ def _repair_picture(answer: dict[str, Any]) -> RenderableType:
 spool = typer.Typer(no_args_is_help=True, help="Usage that an app has not reported yet.")
 
 
-@client_command(spool, "show")
+@bare_command(spool, "show")
 async def show_spool(_: Where) -> Output:
     """Show usage that waits to be reported, and usage that the service has rejected.
 
@@ -213,7 +220,7 @@ async def show_spool(_: Where) -> Output:
     return Output(answer, Text("\n".join(spool_command.picture_of_look(answer))))
 
 
-@client_command(spool, "flush")
+@bare_command(spool, "flush")
 async def flush_spool(_: Where) -> Output:
     """Report the usage that ended apps have left. Exit 1 if some remains.
 
