@@ -9,7 +9,6 @@ import pytest
 
 from alerts.topics_server import TOPIC
 from cli.conftest import MISSING_ORG, ORG, Cli
-from cli.test_spend import on_services
 from hook_server import Hook, running_hook
 from pricekeeper.bootstrap import Services
 from pricekeeper.cli.demo import demo_settings
@@ -184,7 +183,7 @@ def test_the_list_shows_what_was_told(anywhere: Cli, hook: Hook) -> None:
         )
         await services.metering.record(policy, usage)
 
-    on_services(anywhere, record)
+    anywhere.on_services(record)
     assert anywhere("aggregate", place=()).code == 0
     answer = anywhere.ok("alerts", "list", "--org", ORG)
     shown = anywhere("alerts", "list").out

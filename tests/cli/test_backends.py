@@ -142,17 +142,6 @@ def test_what_is_shown_as_yaml_can_be_put_again(anywhere: Cli) -> None:
     assert "timezone" not in text
 
 
-def test_flags_go_over_the_file(anywhere: Cli) -> None:
-    """The file says most of it, the command line has the last word."""
-    anywhere.register()
-    file = anywhere.folder / "org.yaml"
-    file.write_text(anywhere("org", "get", ORG, "--yaml").out, encoding="utf-8")
-    answer = anywhere.ok("org", "put", ORG, "-f", str(file), "--session-limit", "9")
-
-    assert answer["configuration"]["session_limit"] == 9
-    assert answer["configuration"]["timezone"] == "Europe/Berlin"
-
-
 def test_lists_and_deletions(anywhere: Cli) -> None:
     """A client is listed until it is deleted."""
     anywhere.register()
@@ -239,8 +228,6 @@ def test_a_session_that_ended_is_gone(service: Cli) -> None:
 
 
 MISTAKES: dict[tuple[str, ...], int] = {
-    ("org", "get", MISSING_ORG): 3,
-    ("app", "get", ORG, "nope"): 3,
     ("credentials", "claim", "pkr_nothing"): 3,
     ("org", "get", "no-uuid"): 2,
     ("org", "put", ORG, "--name", "x"): 2,
@@ -282,9 +269,6 @@ def test_what_goes_wrong_has_its_exit_code(anywhere: Cli) -> None:
 def test_an_error_of_ours_is_one_line_with_the_fix(anywhere: Cli) -> None:
     """What happened, and what to do."""
     anywhere.register()
-    (line,) = anywhere("app", "get", ORG, "nope").err.splitlines()
-    assert line.startswith("NOT_FOUND")
-    assert "pricekeeper org list" in line
     (line,) = anywhere("org", "put", ORG, *ORG_FLAGS, "--quota", "gold=1").err.splitlines()
     assert "quotas.gold" in line
     assert "economy, premium, standard" in line

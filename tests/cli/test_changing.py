@@ -5,8 +5,6 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
-
 from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, told
 from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.clients import set_app, set_org
@@ -209,13 +207,6 @@ def test_quotas_of_an_app_that_would_not_count_are_refused(anywhere: Cli) -> Non
         done = anywhere("app", "set", ORG, "chat", *flag)
         assert done.code == 2
         assert f"pricekeeper org set {ORG}" in done.err
-
-
-@pytest.mark.parametrize("words", [("org", "set", ORG), ("app", "set", ORG, "chat")])
-def test_a_name_from_outside_is_harmless(cli: Cli, words: tuple[str, ...]) -> None:
-    """It is never read as markup."""
-    cli.register()
-    assert "[red]x" in cli(*words, "--name", "[red]x").out
 
 
 def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) -> None:

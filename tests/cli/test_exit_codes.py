@@ -72,34 +72,25 @@ def test_a_wrong_setting_is_usage(cli: Cli, name: str, value: str) -> None:
 
 
 def test_what_is_not_there_is_not_found(anywhere: Cli) -> None:
-    """An organisation, an app, a session, a retrieval token that was used."""
+    """An organisation, an app, a session, a used token; each with the command that lists them."""
     anywhere.register()
     anywhere.become(CHAT)
     token = anywhere.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
     anywhere.ok("credentials", "claim", token)
-    for words in (
-        ("org", "get", MISSING_ORG),
-        ("app", "get", ORG, "nope"),
-        ("credentials", "claim", token),
-        ("sessions", "end", ORG, "chat", "--session", "000-Zm9vYmFyYmF6cXV4cXV1eA"),
+    for words, told in (
+        (("org", "get", MISSING_ORG), "org list"),
+        (("app", "get", ORG, "nope"), "org list"),
+        (("credentials", "claim", token), "works once, for ten minutes; 'pricekeeper credentials"),
+        (
+            ("sessions", "end", ORG, "chat", "--session", "000-Zm9vYmFyYmF6cXV4cXV1eA"),
+            "sessions list",
+        ),
     ):
         done = anywhere(*words)
         assert (done.code, done.out) == (exits.NOT_FOUND, ""), words
-
-
-def test_a_second_claim_is_told_what_helps(anywhere: Cli) -> None:
-    """Not where organisations are listed."""
-    anywhere.register()
-    token = anywhere.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
-    anywhere.ok("credentials", "claim", token)
-    (line,) = anywhere("credentials", "claim", token).err.splitlines()
-    assert "works once, for ten minutes" in line
-    assert "credentials rotate" in line
-    assert "org list" not in line
-    assert token not in line
-    anywhere.become(CHAT)
-    ended = ("sessions", "end", ORG, "chat", "--session", "000-Zm9vYmFyYmF6cXV4cXV1eA")
-    assert "sessions list" in anywhere(*ended).err
+        (line,) = done.err.splitlines()
+        assert told in line
+        assert token not in line
 
 
 def test_credentials_that_are_missing_wrong_or_not_for_this_are_refused(service: Cli) -> None:
@@ -163,23 +154,12 @@ def test_every_answer_of_a_service_has_its_code(status: int, code: int) -> None:
 
 
 def test_a_quota_from_the_help_goes_over_the_file(anywhere: Cli) -> None:
-    """``--file org.yaml --quota premium=75``: the other quotas are the file's."""
+    """``--file org.yaml --quota premium=75``: all else is the file's."""
     anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--rate-limit", "*:rpm=60/1m")
     file = anywhere.folder / "org.yaml"
     file.write_text(anywhere("org", "get", ORG, "--yaml").out, encoding="utf-8")
-    words = ("--file", str(file), "--quota", "premium=75", "--rate-limit", "*:tpm=9/1s")
+    words = ("-f", str(file), "--quota", "premium=75", "--rate-limit", "*:tpm=9/1s")
     put = anywhere.ok("org", "put", ORG, *words)["configuration"]
+    assert put["timezone"] == "Europe/Berlin"
     assert put["quotas"] == {"premium": 75_000_000, "standard": 20_000_000, "economy": 500_000}
     assert set(put["rate_limits"]["*"]) == {"rpm", "tpm"}
-
-
-def test_the_examples_in_the_help_are_those_of_a_working_command(cli: Cli) -> None:
-    """The one that used to fail, word by word."""
-    cli.ok("org", "put", ORG, *ORG_FLAGS)
-    text = cli("org", "get", ORG, "--yaml").out
-    (cli.folder / "org.yaml").write_text(text, encoding="utf-8")
-    shown = " ".join(cli("org", "put", "--help").out.split())
-    example = "pricekeeper org put $ORG --file org.yaml --quota premium=75"
-    assert example in shown
-    words = example.replace("$ORG", ORG).split()[1:]
-    assert cli(*words).code == 0

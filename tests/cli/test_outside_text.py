@@ -104,15 +104,6 @@ def test_a_user_agent_that_is_markup(service: Cli) -> None:
     assert "evil/1.0 [/evil] [bold]" in done.out
 
 
-def test_a_name_that_is_markup(anywhere: Cli) -> None:
-    """In lists and by itself."""
-    anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--name", "Acme [/evil]")
-    anywhere.ok("app", "put", ORG, "chat", "--name", "[/evil] [red]Chat")
-    assert "Acme [/evil]" in anywhere("org", "list").out
-    assert "Acme [/evil]" in anywhere("org", "get", ORG).out
-    assert "[/evil] [red]Chat" in anywhere("app", "list", ORG).out
-
-
 @contextmanager
 def evil_service(status: int, body: bytes) -> Iterator[str]:
     """A service that answers everything with that."""

@@ -45,14 +45,15 @@ def store(request: pytest.FixtureRequest, cli: Cli) -> Cli:
 
 
 def test_everybodys_spend_is_shown_on_each_store(store: Cli) -> None:
-    """With names, and quotas by label."""
-    store.ok("tables", "create")
+    """With names, and quotas by label; the same commands on DynamoDB."""
     store.ok("org", "put", ORG, *ORG_FLAGS)
     store.ok("app", "put", ORG, "chat", "--name", "Chat")
     answer = store.ok("usage", "show", "--all")
     (org,) = answer["orgs"]
     assert (org["org_name"], org["apps"][0]["app_name"]) == ("Acme", "Chat")
     assert org["apps"][0]["models"]["premium"]["quota_usd_micros"] == 50_000_000
+    assert store.ok("aggregate")["failed"] == 0
+    assert "totals written" in store("aggregate").out
 
 
 def test_tables_are_missing_then_created(store: Cli) -> None:
@@ -73,13 +74,6 @@ def test_one_missing_table_is_named(cli: Cli) -> None:
         1,
         {**dict.fromkeys(NAMES, True), "Sessions": False},
     )
-
-
-def test_an_organisation_on_any_store(store: Cli) -> None:
-    """Put, get, aggregate: the same commands on DynamoDB."""
-    store.ok("org", "put", ORG, *ORG_FLAGS)
-    assert store.ok("org", "get", ORG)["org_name"] == "Acme"
-    assert store.ok("aggregate")["failed"] == 0
 
 
 @pytest.mark.parametrize(
@@ -147,13 +141,6 @@ def test_no_keys_are_made_beside_a_store_that_has_some_elsewhere(cli: Cli) -> No
     assert done.code == 2
     assert "PRICEKEEPER_DATA_DIR" in done.err
     assert not elsewhere.exists()
-
-
-def test_aggregate_tells_what_it_did(cli: Cli) -> None:
-    """A report, and exit code 0 when nothing failed."""
-    cli.register()
-    assert cli.ok("aggregate")["failed"] == 0
-    assert "totals written" in cli("aggregate").out
 
 
 def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> None:
