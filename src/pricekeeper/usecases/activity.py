@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -21,11 +21,12 @@ from pricekeeper.selection import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS as FLIPS_KEPT_DAYS
 from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.authorizations import considered_labels
 from pricekeeper.usecases.describing import describe
-from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
+from pricekeeper.usecases.queries import bounds_ms, parse_each, parse_end
 from pricekeeper.usecases.spend import Viewer
-from pricekeeper.values import AppId, OrgId, parse_app_id
+from pricekeeper.values import OrgId, parse_app_id
 from pricekeeper.wire import activity as wire
 from pricekeeper.wire.values import Response
 
@@ -33,58 +34,48 @@ _ZONE_OF_ALL: Final = "UTC"
 """For a date that concerns several organisations."""
 
 
-class DenialsRequest(NamedTuple):
-    """A query for denials. A date at the end is included, a time is not."""
-
-    first: End | None = None
-    last: End | None = None
-    app_id: AppId | None = None
-    after: DenialCursor | None = None
-
-
-def parse_denials(query: Mapping[str, str]) -> DenialsRequest:
-    """Parse a query; every mistake is listed."""
-    parsers: dict[str, Callable[[str], Any]] = {
-        "from": parse_end,
-        "to": parse_end,
-        "app_id": parse_app_id,
-        "after": DenialCursor.parse,
-    }
-    return DenialsRequest(*parse_each(query, parsers).values())
-
-
-async def list_denials(
-    services: Services, policy: Policy, request: DenialsRequest
-) -> wire.DenialList:
+async def list_denials(ask: Ask) -> wire.DenialList:
     """Read a page of an organisation's denials, the newest first."""
-    first_ms, last_ms = _denial_bounds_ms(services, request, policy.timezone)
-    page = await DenialListing(services.store).read_org(
-        policy.org_id, first_ms, last_ms, request.app_id, request.after
-    )
-    return _denial_list(page.entries, page.after)
+    found = _parse_denials(ask)
+    policy = await ask.read_org_policy(found["app_id"])
+    return await _list_org_denials(ask, policy, found)
 
 
-async def list_all_denials(
-    services: Services, viewer: Viewer, request: DenialsRequest
-) -> wire.DenialList:
+async def list_all_denials(ask: Ask) -> wire.DenialList:
     """Read a page of the denials of all covered clients, the newest first."""
+    found, viewer, services = _parse_denials(ask), ask.viewer, ask.services
     org_id = viewer.coverage.one
     if org_id is not None:
         policy = await services.tenants.find_policy(org_id, viewer.app_id)
-        return await list_denials(services, policy, request._replace(app_id=viewer.app_id))
-    first_ms, last_ms = _denial_bounds_ms(services, request, _ZONE_OF_ALL)
+        return await _list_org_denials(ask, policy, {**found, "app_id": viewer.app_id})
+    first_ms, last_ms = _bounds_ms(services, found, _ZONE_OF_ALL, KEPT_DAYS)
     page = await DenialListing(services.store).read_all(
-        lambda one: OrgId(one) in viewer.coverage, first_ms, last_ms, request.after
+        lambda one: OrgId(one) in viewer.coverage, first_ms, last_ms, found["after"]
     )
     return _denial_list(page.entries, page.after)
 
 
-def _denial_bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:
-    """Within the time that denials are kept."""
+def _parse_denials(ask: Ask) -> Mapping[str, Any]:
+    ends = {"from": parse_end, "to": parse_end}
+    return parse_each(ask.query, {**ends, "app_id": parse_app_id, "after": DenialCursor.parse})
+
+
+async def _list_org_denials(ask: Ask, policy: Policy, found: Mapping[str, Any]) -> wire.DenialList:
+    first_ms, last_ms = _bounds_ms(ask.services, found, policy.timezone, KEPT_DAYS)
+    page = await DenialListing(ask.services.store).read_org(
+        policy.org_id, first_ms, last_ms, found["app_id"], found["after"]
+    )
+    return _denial_list(page.entries, page.after)
+
+
+def _bounds_ms(
+    services: Services, found: Mapping[str, Any], zone: str, kept_days: int
+) -> tuple[int, int]:
+    """The range of a query, within the time that its subject is kept."""
     now_ms = services.clock.now_ms()
-    oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
-    bounds = bounds_ms(request.first, request.last, zone, (oldest_ms, now_ms + MS_PER_DAY))
-    return max(bounds[0], oldest_ms), min(bounds[1], now_ms + MS_PER_DAY)
+    kept = now_ms - kept_days * MS_PER_DAY, now_ms + MS_PER_DAY
+    first_ms, last_ms = bounds_ms(found["from"], found["to"], zone, kept)
+    return max(first_ms, kept[0]), min(last_ms, kept[1])
 
 
 def _denial_list(groups: list[Listed], after: DenialCursor | None) -> wire.DenialList:
@@ -100,51 +91,33 @@ FLIPS_MAX: Final = 100
 _CURSOR: Final = re.compile(r"([0-9]{8})-([A-Za-z0-9._-]{0,64})")
 
 
-class FlipsRequest(NamedTuple):
-    """A query for flips. A date at the end is included, a time is not."""
-
-    first: End | None = None
-    last: End | None = None
-    after: str | None = None
-    """The day of the last flip of the previous page, ``#``, and its app, if any."""
-
-
-def parse_flips(query: Mapping[str, str]) -> FlipsRequest:
-    """Parse a query; every mistake is listed."""
-    parsers: dict[str, Callable[[str], Any]] = {
-        "from": parse_end,
-        "to": parse_end,
-        "after": _parse_cursor,
-    }
-    return FlipsRequest(*parse_each(query, parsers).values())
-
-
 def _parse_cursor(text: str) -> str:
+    """The day of the last flip of the previous page, ``#``, and its app, if any."""
     found = _CURSOR.fullmatch(text)
     if found is None:
         raise invalid_cursor()
     return f"{found[1]}#{found[2]}"
 
 
-async def list_flips(services: Services, policy: Policy, request: FlipsRequest) -> wire.FlipList:
+async def list_flips(ask: Ask) -> wire.FlipList:
     """Read a page of the flips and overrides that concern a client, the newest first.
 
     An organisation's include those of its apps, an app's those of the whole organisation.
     """
-    now_ms, zone = services.clock.now_ms(), policy.timezone
-    kept = now_ms - FLIPS_KEPT_DAYS * MS_PER_DAY, now_ms + MS_PER_DAY
-    bounds = bounds_ms(request.first, request.last, zone, kept)
-    first_ms, last_ms = max(bounds[0], kept[0]), min(bounds[1], kept[1])
+    policy, zone = ask.policy, ask.policy.timezone
+    ends = {"from": parse_end, "to": parse_end}
+    found = parse_each(ask.query, {**ends, "after": _parse_cursor})
+    after: str = found["after"] or ""
+    first_ms, last_ms = _bounds_ms(ask.services, found, zone, FLIPS_KEPT_DAYS)
     days = org_day(zone, first_ms), org_day(zone, max(first_ms, last_ms))
-    history = FlipHistory(services.store)
+    history = FlipHistory(ask.services.store)
     if policy.app_id is None:
-        page = await history.read_org(policy.org_id, *days, request.after or "")
+        page = await history.read_org(policy.org_id, *days, after)
     else:
-        before = (request.after or "").partition("#")[0]
-        page = _page_of(await history.read_client(policy.client, *days), zone, before)
+        flips = await history.read_client(policy.client, *days)
+        page = _page_of(flips, zone, after.partition("#")[0])
     shown = [flip_answer(flip) for flip in page.flips if first_ms <= flip.at_ms <= last_ms]
-    more = {"next": page.after.replace("#", "-", 1)} if page.after else {}
-    return wire.FlipList(shown, **more)
+    return wire.FlipList(shown, page.after.replace("#", "-", 1) or UNSET)
 
 
 def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:

@@ -11,6 +11,7 @@ from pricekeeper.authority import ALL_ORGS, NO_ORG, Attribution, Authority, Cove
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tokens import Principal
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.describing import describe, moment
 from pricekeeper.usecases.queries import without_secret
 from pricekeeper.values import OrgId, parse_org_id
@@ -20,10 +21,9 @@ from pricekeeper.wire.values import LAST_EPOCH, parse_timestamp
 S = TypeVar("S", bound=Struct)
 
 
-async def create_key(
-    services: Services, body: wire.AdminKeyBody, by: Attribution
-) -> wire.IssuedAdminKey:
+async def create_key(ask: Ask) -> wire.IssuedAdminKey:
     """Create a key; only this answer shows it."""
+    body, by, services = ask.body, ask.by(), ask.services
     name = without_secret("name", parse_key_name(body.name))
     expires_at_epoch = None
     if body.expires_at is not None:
@@ -33,32 +33,32 @@ async def create_key(
     return _issued(await services.admin_keys.create(name, role, coverage, expires_at_epoch, by))
 
 
-async def list_keys(
-    services: Services, within: Coverage, after: str | None, limit: int
-) -> wire.AdminKeyList:
+async def list_keys(ask: Ask) -> wire.AdminKeyList:
     """Read a page of the keys that cover no more than the caller."""
+    after, limit = ask.page
     if after is not None and not is_key_id(after):
         raise InvalidValueError("after", "must be the id of a key")
-    page = await services.admin_keys.list_keys(within, after, limit)
-    return wire.AdminKeyList(
-        [_described(wire.AdminKeyAnswer, key) for key in page.entries], page.after or UNSET
-    )
+    page = await ask.services.admin_keys.list_keys(ask.coverage, after, limit)
+    keys = [_described(wire.AdminKeyAnswer, key) for key in page.entries]
+    return wire.AdminKeyList(keys, page.after or UNSET)
 
 
-async def rotate_key(
-    services: Services, key_id: str, body: wire.RotateKeyBody, by: Attribution
-) -> wire.IssuedAdminKey:
+async def rotate_key(ask: Ask) -> wire.IssuedAdminKey:
     """Give a key a new text; the old one works until the grace period ends."""
-    return _issued(await services.admin_keys.rotate(key_id, body.grace_period_hours, by))
+    key_id, hours = ask.path["key_id"], ask.body.grace_period_hours
+    return _issued(await ask.services.admin_keys.rotate(key_id, hours, ask.by()))
 
 
-async def delete_key(services: Services, key_id: str, by: Attribution) -> None:
-    """Delete a key."""
-    await services.admin_keys.delete(key_id, by)
+async def read_me(ask: Ask) -> wire.Me:
+    """Describe the credential of the request, and what it may see."""
+    if ask.principal is not None:
+        return _client_answer(ask.principal)
+    if ask.authority is None:  # pragma: no cover - refused at the gate
+        raise LookupError("this operation is opened without credentials")
+    return _key_answer(ask.authority)
 
 
-def key_answer(authority: Authority) -> wire.Me:
-    """Describe a key and what it may see."""
+def _key_answer(authority: Authority) -> wire.Me:
     return describe(
         wire.Me,
         authority,
@@ -68,8 +68,7 @@ def key_answer(authority: Authority) -> wire.Me:
     )
 
 
-def client_answer(principal: Principal) -> wire.Me:
-    """Describe the client of an access token."""
+def _client_answer(principal: Principal) -> wire.Me:
     return describe(
         wire.Me,
         principal,

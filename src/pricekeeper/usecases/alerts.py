@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -16,35 +15,13 @@ from pricekeeper.alerts import (
     StoredAlert,
 )
 from pricekeeper.alerts.alert import parse_body
-from pricekeeper.authority import Attribution, Coverage
-from pricekeeper.bootstrap import Services
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.storage import invalid_cursor
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import parse_choice, parse_each
-from pricekeeper.values import OrgId, parse_org_id
+from pricekeeper.values import parse_org_id
 from pricekeeper.wire import alerts as wire
-
-
-class AlertsRequest(NamedTuple):
-    """A query for alerts."""
-
-    org_id: OrgId | None = None
-    kind: AlertKind | None = None
-    state: DeliveryState | None = None
-    after: str = ""
-
-
-def parse_request(query: Mapping[str, str]) -> AlertsRequest:
-    """Parse a query; every mistake is listed."""
-    parsers: dict[str, Callable[[str], Any]] = {
-        "org_id": parse_org_id,
-        "after": _parse_cursor,
-        "kind": parse_choice(AlertKind),
-        "state": parse_choice(DeliveryState),
-    }
-    found = parse_each(query, parsers)
-    return AlertsRequest(**{**found, "after": found["after"] or ""})
 
 
 def _parse_cursor(text: str) -> str:
@@ -54,56 +31,62 @@ def _parse_cursor(text: str) -> str:
         raise invalid_cursor() from None
 
 
-async def list_alerts(
-    services: Services, request: AlertsRequest, coverage: Coverage
-) -> wire.AlertList:
+async def list_alerts(ask: Ask) -> wire.AlertList:
     """Read a page of alerts, of one organisation or of all covered ones.
 
     Only a key for all organisations sees the deployment's own.
     """
-    org_id, owner = request.org_id or coverage.one, None
+    found = parse_each(
+        ask.query,
+        {
+            "org_id": parse_org_id,
+            "after": _parse_cursor,
+            "kind": parse_choice(AlertKind),
+            "state": parse_choice(DeliveryState),
+        },
+    )
+    ask.require_org_reader()
+    if found["org_id"] is not None and found["org_id"] not in ask.coverage:
+        raise NotFoundError("org")
+    org_id, owner, alerts = found["org_id"] or ask.coverage.one, None, ask.services.alerts
     if org_id is not None:
-        owner = await services.alerts.channels.find_owner(org_id)
-    page = await services.alerts.history.read_page(
-        owner, coverage, kind=request.kind, state=request.state, after=request.after
+        owner = await alerts.channels.find_owner(org_id)
+    page = await alerts.history.read_page(
+        owner, ask.coverage, kind=found["kind"], state=found["state"], after=found["after"] or ""
     )
     return wire.AlertList([_alert(one) for one in page.entries], page.after or UNSET)
 
 
-async def list_channels(services: Services, org_id: OrgId | None) -> wire.ChannelList:
+async def list_channels(ask: Ask) -> wire.ChannelList:
     """Read the channels of an organisation, or of the deployment."""
-    owner = await services.alerts.channels.find_owner(org_id)
-    found = await services.alerts.channels.read_all(owner)
+    channels = ask.services.alerts.channels
+    found = await channels.read_all(await channels.find_owner(ask.channel_owner))
     return wire.ChannelList([_channel(one) for one in found])
 
 
-async def put_channel(
-    services: Services, org_id: OrgId | None, name: str, body: wire.ChannelBody, by: Attribution
-) -> wire.ChannelAnswer:
+async def put_channel(ask: Ask) -> wire.ChannelAnswer:
     """Create a channel or change it."""
-    owner = await services.alerts.channels.find_owner(org_id)
-    request = msgspec.convert(body, ChannelRequest, from_attributes=True)
-    saved = await services.alerts.channels.put(owner, name, request, by)
+    channels = ask.services.alerts.channels
+    owner = await channels.find_owner(ask.channel_owner)
+    request = msgspec.convert(ask.body, ChannelRequest, from_attributes=True)
+    saved = await channels.put(owner, ask.path["channel"], request, ask.by())
     return _channel(saved.channel, "created" if saved.created else "updated")
 
 
-async def delete_channel(
-    services: Services, org_id: OrgId | None, name: str, by: Attribution
-) -> None:
+async def delete_channel(ask: Ask) -> None:
     """Remove a channel; alerts that wait for it are dropped."""
-    owner = await services.alerts.channels.find_owner(org_id)
-    await services.alerts.channels.remove(owner, name, by)
+    channels = ask.services.alerts.channels
+    owner = await channels.find_owner(ask.channel_owner)
+    await channels.remove(owner, ask.path["channel"], ask.by())
 
 
-async def try_channel(
-    services: Services, org_id: OrgId | None, name: str, by: Attribution
-) -> wire.TrialAnswer:
+async def try_channel(ask: Ask) -> wire.TrialAnswer:
     """Send a test through a channel, and report the outcome."""
-    owner = await services.alerts.channels.find_owner(org_id)
-    trial = await services.alerts.try_channel(owner, name, by)
-    if trial.error is None:
-        return wire.TrialAnswer(name, "delivered", trial.alert_id)
-    return wire.TrialAnswer(name, "failed", trial.alert_id, trial.error)
+    alerts, name = ask.services.alerts, ask.path["channel"]
+    owner = await alerts.channels.find_owner(ask.channel_owner)
+    trial = await alerts.try_channel(owner, name, ask.by())
+    outcome: Literal["delivered", "failed"] = "delivered" if trial.error is None else "failed"
+    return wire.TrialAnswer(name, outcome, trial.alert_id, trial.error or UNSET)
 
 
 def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:

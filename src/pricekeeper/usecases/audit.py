@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import UNSET
 
 from pricekeeper.audit.entry import org_of
 from pricekeeper.audit.reading import END_MS, TrailCursor, TrailReader, WantedEntries
-from pricekeeper.authority import Coverage
-from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import parse_date, parse_each, parse_limit
-from pricekeeper.values import OrgId, parse_org_id
+from pricekeeper.values import parse_org_id
 from pricekeeper.wire import administration as wire
 from pricekeeper.wire.bounds import AUDIT_FILTER_LENGTH_MAX, PAGE_MAX
 from pricekeeper.wire.values import parse_timestamp
@@ -25,17 +24,12 @@ _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01
 _ONE_DAY: Final = timedelta(days=1)
 
 
-class EntriesRequest(NamedTuple):
-    """A query for entries. A date at the end is included, a time is not."""
+async def list_entries(ask: Ask) -> wire.AuditList:
+    """Read a page of entries of the covered organisations, the newest first.
 
-    org_id: OrgId | None = None
-    wanted: WantedEntries = WantedEntries()
-    after: TrailCursor | None = None
-    limit: int = PAGE_MAX
-
-
-def parse_request(query: Mapping[str, str]) -> EntriesRequest:
-    """Parse a query; every mistake is listed. Dates are days in UTC."""
+    Dates are days in UTC. Only a key for all organisations sees entries of no single one.
+    """
+    query, coverage, reader = ask.query, ask.coverage, TrailReader(ask.services.store)
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
         "actor": _parse_filter,
@@ -55,26 +49,13 @@ def parse_request(query: Mapping[str, str]) -> EntriesRequest:
     found = parse_each(query, parsers, check)
     first_ms, end_ms = found["from"] or 0, END_MS if found["to"] is None else found["to"]
     wanted = WantedEntries(found["actor"], found["action"], _clamp(first_ms), _clamp(end_ms))
-    return EntriesRequest(found["org_id"], wanted, found["after"], found["limit"] or PAGE_MAX)
-
-
-async def list_entries(
-    services: Services, request: EntriesRequest, coverage: Coverage
-) -> wire.AuditList:
-    """Read a page of entries of the covered organisations, the newest first.
-
-    Only a key for all organisations sees entries of no single one.
-    """
-    reader, org_id = TrailReader(services.store), request.org_id
-    if org_id is not None and org_id not in coverage:
+    if found["org_id"] is not None and found["org_id"] not in coverage:
         raise NotFoundError("org")
-    org_id = org_id or coverage.one
+    org_id, limit = found["org_id"] or coverage.one, found["limit"] or PAGE_MAX
     if org_id is not None:
-        page = await reader.list_org(org_id, request.wanted, request.after, request.limit)
+        page = await reader.list_org(org_id, wanted, found["after"], limit)
     else:
-        page = await reader.list_all(
-            request.wanted, request.after, request.limit, covered=coverage.org_ids
-        )
+        page = await reader.list_all(wanted, found["after"], limit, covered=coverage.org_ids)
     after = UNSET if page.after is None else page.after.text
     entries = [describe(wire.AuditEntry, one, org_id=org_of(one.chain)) for one in page.entries]
     return wire.AuditList(entries, after)

@@ -21,6 +21,8 @@ from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases import containment
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.denying import DENIALS, note_denial
 from pricekeeper.usecases.describing import describe, micros_down, micros_up
 from pricekeeper.usecases.queries import without_secret
@@ -95,37 +97,41 @@ async def capture_each(
     return await gather_in_turn([one.authorization_id.lower() for one in captures], capture_one)
 
 
-async def void(
-    services: Services, policy: Policy, authorization_id: str, reason: str | None
-) -> None:
-    """Return the hold of a call: the model was never reached."""
+async def void(ask: Ask) -> None:
+    """Return the hold of a call: the model was never reached.
+
+    The operator of the store acts as an administrator.
+    """
+    services, voided_id, reason = ask.services, ask.path["authorization_id"], ask.body.reason
+    if ask.authority is not None:
+        await read_one(ask)
+        await containment.void_authorization(ask)
+        return
     if reason is not None:
         without_secret("reason", parse_reason(reason))
-    await services.authorizations.void(policy, _id(authorization_id), reason)
+    await services.authorizations.void(ask.policy, _id(voided_id), reason)
 
 
-async def extend(
-    services: Services, policy: Policy, authorization_id: str, hold_secs: int
-) -> wire.AuthorizationAnswer:
+async def extend(ask: Ask) -> wire.AuthorizationAnswer:
     """Hold an authorization for so long from now, if that is longer."""
-    extended = await services.authorizations.extend(policy, _id(authorization_id), hold_secs)
+    named = _id(ask.path["authorization_id"])
+    extended = await ask.services.authorizations.extend(ask.policy, named, ask.body.hold_secs)
     return authorization_answer(extended)
 
 
-async def read_one(
-    services: Services, policy: Policy, authorization_id: str
-) -> wire.AuthorizationAnswer:
+async def read_one(ask: Ask) -> wire.AuthorizationAnswer:
     """Read an authorization of a client."""
-    return authorization_answer(await services.authorizations.find(policy, _id(authorization_id)))
+    named = _id(ask.path["authorization_id"])
+    return authorization_answer(await ask.services.authorizations.find(ask.policy, named))
 
 
-async def list_unfinished(
-    services: Services, policy: Policy, status: str | None = None, after: str | None = None
-) -> wire.AuthorizationList:
+async def list_unfinished(ask: Ask) -> wire.AuthorizationList:
     """Read a page of a client's open or unsettled authorizations, the newest first."""
+    status, after = ask.query.get("status"), ask.query.get("after")
     states = _UNFINISHED if status is None else (_state(status),)
     cursor = "" if after is None else _id(after, "after").lower()
-    found = await services.authorizations.list_unfinished(policy, states, cursor, PAGE_MAX + 1)
+    most = PAGE_MAX + 1
+    found = await ask.services.authorizations.list_unfinished(ask.policy, states, cursor, most)
     page = found[:PAGE_MAX]
     more = page[-1].id if len(found) > PAGE_MAX else UNSET
     return wire.AuthorizationList([authorization_answer(one) for one in page], next=more)

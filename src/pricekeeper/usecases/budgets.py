@@ -15,6 +15,7 @@ from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Budget, Policy, QuotaScope, read_pages
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.describing import describe, micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
@@ -35,9 +36,9 @@ LISTED_MAX: Final = 32
 _SCOPES: Final = (Scope.ORG, Scope.APP)
 
 
-async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
+async def list_budgets(ask: Ask) -> wire.BudgetList:
     """Read every budget that applies to a client, in its present window."""
-    return wire.BudgetList(await _read_answers(services, policy, _SCOPES))
+    return wire.BudgetList(await _read_answers(ask.services, ask.policy, _SCOPES))
 
 
 class BudgetCursor(NamedTuple):
@@ -59,13 +60,13 @@ class BudgetCursor(NamedTuple):
         return self.org_id if self.app_id is None else f"{self.org_id}/{self.app_id}"
 
 
-async def list_all_budgets(
-    services: Services, viewer: Viewer, after: BudgetCursor | None
-) -> wire.AllBudgets:
+async def list_all_budgets(ask: Ask) -> wire.AllBudgets:
     """Read a page of the budgets of every client that the viewer covers.
 
     An app sees every budget that applies to it. Other viewers see each budget once, with its owner.
     """
+    services, viewer, given = ask.services, ask.viewer, ask.query.get("after")
+    after = None if given is None else BudgetCursor.parse(given)
     org_id = viewer.coverage.one
     if org_id is not None and viewer.app_id is not None:
         policy = await services.tenants.find_policy(org_id, viewer.app_id)

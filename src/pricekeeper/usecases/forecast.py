@@ -14,6 +14,7 @@ from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, Grouping
 from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.tenants import Policy, Window
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.budgets import read_budgets
 from pricekeeper.usecases.describing import micros_down, micros_up
 from pricekeeper.wire import spend as wire
@@ -33,12 +34,13 @@ class _Subject(NamedTuple):
     about: Mapping[str, Any]
 
 
-async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastList:
+async def list_forecasts(ask: Ask) -> wire.ForecastList:
     """A forecast for every budget that applies, and for today's and this month's total.
 
     A budget for each value of a tag has a straight line alone: hours of the many totals by tag
     would cost more to read than all others together.
     """
+    services, policy = ask.services, ask.policy
     now_ms = services.clock.now_ms()
     budgets = await read_budgets(services, policy)
     own = Scope.ORG if policy.app_id is None else Scope.APP

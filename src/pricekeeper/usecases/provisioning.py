@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
-from pricekeeper.authority import Attribution, Coverage
+from pricekeeper.authority import Attribution
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Claimable, Provisioned, Retrieval
 from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import Client, Freeze, Policy
+from pricekeeper.tenants import Freeze, Policy
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.describing import describe, moment
-from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id, settings_tag
+from pricekeeper.values import parse_app_id, parse_model_label, parse_org_id, settings_tag
 from pricekeeper.wire import provisioning as wire
 from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.wire.values import rfc3339
@@ -23,73 +24,62 @@ from pricekeeper.wire.values import rfc3339
 Answer: TypeAlias = wire.OrgAnswer | wire.AppAnswer
 
 
-async def put_client(
-    services: Services, client: Client, settings: Mapping[str, Any], by: Attribution
-) -> Answer:
+async def put_client(ask: Ask) -> Answer:
     """Create an organisation or app, or replace its settings; credentials are never reset."""
-    provisioned = await services.credentials.provision(client, settings, by)
+    provision = ask.services.credentials.provision
+    provisioned = await provision(ask.client, ask.body, ask.by_query)
     return _answer(provisioned.policy, provisioned)
 
 
-async def patch_client(
-    services: Services,
-    client: Client,
-    patch: Mapping[str, Any],
-    by: Attribution,
-    expected_tag: str | None = None,
-) -> Answer:
+async def patch_client(ask: Ask) -> Answer:
     """Change some settings; null restores an organisation's default, or lets an app inherit.
 
-    ``expected_tag``, a header ``If-Match``, must have one of the settings' ETags.
+    A header ``If-Match`` must have one of the settings' ETags.
     """
-    saved = await services.tenants.patch(client, patch, by, _check(expected_tag))
+    check = _check(ask.expected_tag)
+    saved = await ask.services.tenants.patch(ask.client, ask.body, ask.by_query, check)
     changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
     return _answer(saved.policy, changed)
 
 
-async def read_client(services: Services, client: Client) -> Answer:
+async def read_client(ask: Ask) -> Answer:
     """Read the settings of an organisation or app; an app's say which are inherited."""
-    return _answer(await services.tenants.read_registered_policy(client))
+    return _answer(await ask.services.tenants.read_registered_policy(ask.client))
 
 
-async def list_orgs(
-    services: Services, coverage: Coverage, after: str | None, limit: int
-) -> wire.OrgList:
+async def list_orgs(ask: Ask) -> wire.OrgList:
     """Read a page of the covered organisations."""
+    after, limit = ask.page
     start = None if after is None else parse_org_id(after, "after")
-    page = await services.tenants.list_orgs(start, limit, among=coverage.org_ids)
+    page = await ask.services.tenants.list_orgs(start, limit, among=ask.coverage.org_ids)
     return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
 
 
-async def list_apps(
-    services: Services, org_id: OrgId, after: str | None, limit: int
-) -> wire.AppList:
+async def list_apps(ask: Ask) -> wire.AppList:
     """Read a page of an organisation's apps."""
+    after, limit = ask.page
     start = None if after is None else parse_app_id(after, "after")
-    page = await services.tenants.list_apps(org_id, start, limit)
+    page = await ask.services.tenants.list_apps(ask.org_id, start, limit)
     return wire.AppList([_app(policy) for policy in page.policies], page.after or UNSET)
 
 
-async def issue_provisioning_key(
-    services: Services, org_id: OrgId, by: Attribution
-) -> wire.ProvisioningKey:
+async def issue_provisioning_key(ask: Ask) -> wire.ProvisioningKey:
     """Give an organisation a provisioning key, which replaces the previous one."""
-    key = await services.provisioning_keys.issue(org_id, by)
-    return wire.ProvisioningKey(org_id, key.reveal())
+    key = await ask.services.provisioning_keys.issue(ask.org_id, ask.by())
+    return wire.ProvisioningKey(ask.org_id, key.reveal())
 
 
-async def rotate(
-    services: Services, client: Client, body: wire.RotateBody, by: Attribution
-) -> wire.Rotated:
+async def rotate(ask: Ask) -> wire.Rotated:
     """Allow a new secret to be claimed; the old one works until then, and for the grace period."""
-    rotation = await services.credentials.rotate(client, body.grace_period_hours, by)
-    retrieval = _retrieval(rotation.retrieval)
-    return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
+    hours = ask.body.grace_period_hours
+    rotation = await ask.services.credentials.rotate(ask.client, hours, ask.by_query)
+    return describe(wire.Rotated, rotation, secret_retrieval=_retrieval(rotation.retrieval))
 
 
-async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed:
+async def claim(ask: Ask) -> wire.Claimed:
     """Exchange a retrieval token for the secret, once."""
-    return await complete_claim(services, await services.credentials.find_claim(token), by)
+    found = await ask.services.credentials.find_claim(ask.body.token)
+    return await complete_claim(ask.services, found, ask.by())
 
 
 async def complete_claim(services: Services, claim: Claimable, by: Attribution) -> wire.Claimed:
@@ -99,12 +89,11 @@ async def complete_claim(services: Services, claim: Claimable, by: Attribution) 
     return describe(wire.Claimed, claimed, client_secret=secret)
 
 
-async def put_override(
-    services: Services, client: Client, body: wire.OverrideBody, by: Attribution
-) -> wire.OverrideAnswer:
+async def put_override(ask: Ask) -> wire.OverrideAnswer:
     """Use one label until the end of the organisation's day, regardless of quotas."""
-    policy = await services.tenants.read_registered_policy(client)
-    label = parse_model_label(body.model_label)
+    services, by = ask.services, ask.by_query
+    policy = await services.tenants.read_registered_policy(ask.client)
+    label = parse_model_label(ask.body.model_label)
     override = await services.selection.set_override(policy, label, by)
     activated_at_ms = override.activated_at_epoch * 1000
     day = org_day(policy.timezone, activated_at_ms)
@@ -112,11 +101,11 @@ async def put_override(
     return wire.OverrideAnswer(override.label, day, until)
 
 
-async def delete_override(services: Services, client: Client, by: Attribution) -> None:
+async def delete_override(ask: Ask) -> None:
     """Let quotas decide again."""
-    await services.selection.clear_override(
-        await services.tenants.read_registered_policy(client), by
-    )
+    services, by = ask.services, ask.by_query
+    policy = await services.tenants.read_registered_policy(ask.client)
+    await services.selection.clear_override(policy, by)
 
 
 def etag_of(answer: Answer) -> str:

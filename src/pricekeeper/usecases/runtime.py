@@ -17,6 +17,7 @@ from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
 from pricekeeper.pricing import Prices, split_micros
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import Policy
+from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.denying import noting
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire import runtime as wire
@@ -73,18 +74,23 @@ async def select(services: Services, policy: Policy, *, force_check: bool) -> De
         return await services.selection.select(policy, force_check=force_check)
 
 
-async def adjust(
-    services: Services, policy: Policy, lease_id: str, body: wire.AdjustBody
-) -> wire.Adjusted:
+async def adjust(ask: Ask) -> wire.Adjusted:
     """Settle a lease to the real use; each adjustment applies once."""
-    held = await services.limiter.adjust(
-        policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
+    lease_id, body = ask.path["lease_id"], ask.body
+    held = await ask.services.limiter.adjust(
+        ask.policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
     )
     return wire.Adjusted(lease_id, dict(held))
 
 
-async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
+async def release(ask: Ask) -> None:
+    """Return everything that a lease holds."""
+    await ask.services.limiter.release(ask.policy.bucket_entity, ask.path["lease_id"])
+
+
+async def list_limits(ask: Ask) -> wire.LimitList:
     """Read the buckets that a client takes from, its organisation's included."""
+    policy = ask.policy
     source, entities = _limits(policy), (policy.bucket_entity, *_parents(policy))
     buckets = [
         (entity, str(label))
@@ -92,7 +98,7 @@ async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
         for label in policy.model_ordering
         if source(entity, label)
     ]
-    found = await services.limiter.peek_many(buckets, limits=source) if buckets else []
+    found = await ask.services.limiter.peek_many(buckets, limits=source) if buckets else []
     states: dict[str, dict[str, dict[str, wire.LimitState]]] = {entity: {} for entity in entities}
     for (entity, label), statuses in zip(buckets, found, strict=True):
         states[entity][label] = {name: limit_state(status) for name, status in statuses.items()}
