@@ -5,22 +5,20 @@ A request whose reply is lost is sent again: ids keep it from counting twice.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from pricekeeper.client.answers import Authorization, Selection
 from pricekeeper.client.asking import Asking, Given, asks, nothing
+from pricekeeper.client.configuration import KeeperSettings, acting_client
 from pricekeeper.client.errors import DeniedError
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.tokens import OutsideTokens, Tokens
 from pricekeeper.client.transport import TIMEOUT_SECS, HttpTransport, Transport, Wire
-from pricekeeper.client_ids import Client, parse_client_id
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.errors import InvalidValueError, SettingsError
-from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.values import new_request_id, parse_app_id
 from pricekeeper.wire import operations as ops
 from pricekeeper.wire.authorizations import CapturedAnswer, CapturesAnswer
@@ -29,7 +27,6 @@ from pricekeeper.wire.runtime import Acquired, Adjusted, BatchAnswer, UsageAnswe
 from pricekeeper.wire.spend import AggregateAnswer, UsageList
 
 A = TypeVar("A")
-ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 
 
 def _lease(lease_id: str) -> Given:
@@ -74,11 +71,7 @@ class Api(Asking):
         timeout_secs: float = TIMEOUT_SECS,
         outside_slots: bool = False,
     ) -> None:
-        client = parse_client_id(client_id)
-        if app_id is not None:
-            if client.app_id not in (None, app_id):
-                raise InvalidValueError("app_id", f"{client_id} is another app")
-            client = Client(client.org_id, parse_app_id(app_id))
+        client = acting_client(client_id, app_id)
         clock, wire = clock or SystemClock(), Wire(url, timeout_secs)
         kind = OutsideTokens if outside_slots else Tokens
         self.tokens: Tokens | None = kind(wire, client_id, client_secret, clock)
@@ -87,11 +80,8 @@ class Api(Asking):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """From ``PRICEKEEPER_URL``, ``PRICEKEEPER_CLIENT_ID`` and ``PRICEKEEPER_CLIENT_SECRET``."""
-        given = os.environ if environment is None else environment
-        for name in ENVIRONMENT:
-            if not given.get(name):
-                raise SettingsError(name, "must be set: it comes with the app's credentials")
-        return cls(*(given[name] for name in ENVIRONMENT))
+        given = KeeperSettings.read({}, environment)
+        return cls(given.url, given.client_id, given.client_secret)
 
     @classmethod
     def over(cls, transport: Transport, client: Client) -> Self:

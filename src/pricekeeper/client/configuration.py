@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -31,12 +31,38 @@ DEADLINE_MS: Final = 2_000
 DEADLINE_MS_MAX: Final = 60_000
 ALLOWANCE_MAX: Final = 10**15
 """A billion dollars."""
-_REQUIRED: Final = {"url": URL, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
-_TEXTS: Final = {"on_unavailable": CLIENT_ON_UNAVAILABLE, "spool_dir": CLIENT_SPOOL}
-_NUMBERS: Final = {
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise SettingsError(name, "must be a whole number")
+    return int(text)
+
+
+def _pairs(name: str, text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(separator for _, separator, _ in pairs):
+        raise SettingsError(name, "must be auto=ID,LABEL=ID")
+    return {label.strip(): model_id.strip() for label, _, model_id in pairs}
+
+
+_REQUIRED: Final = ("url", "client_id", "client_secret")
+_SETTINGS: Final[Mapping[str, str]] = {
+    "url": URL,
+    "client_id": CLIENT_ID,
+    "client_secret": CLIENT_SECRET,
+    "on_unavailable": CLIENT_ON_UNAVAILABLE,
+    "spool_dir": CLIENT_SPOOL,
     "deadline_ms": CLIENT_DEADLINE,
     "allowance_usd_micros": CLIENT_ALLOWANCE,
     "max_output_tokens": CLIENT_MAX_OUTPUT,
+    "unavailable_models": CLIENT_UNAVAILABLE_MODELS,
+}
+_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "deadline_ms": _whole,
+    "allowance_usd_micros": _whole,
+    "max_output_tokens": _whole,
+    "unavailable_models": _pairs,
 }
 
 
@@ -85,31 +111,19 @@ class KeeperSettings:
 
     @property
     def client(self) -> Client:
-        client = parse_client_id(self.client_id)
-        if self.app_id is None:
-            return client
-        if client.app_id not in (None, self.app_id):
-            raise InvalidValueError("app_id", f"{self.client_id} is another app")
-        return Client(client.org_id, parse_app_id(self.app_id))
+        return acting_client(self.client_id, self.app_id)
 
     @classmethod
     def read(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
         """Read arguments, and the environment for missing ones."""
         surroundings = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
-        for field, name in _REQUIRED.items():
-            if field not in values:
-                if not surroundings.get(name):
-                    raise SettingsError(name, "must be set: it comes with the app's credentials")
-                values[field] = surroundings[name]
-        for field, name in _TEXTS.items():
-            if field not in values and surroundings.get(name):
-                values[field] = surroundings[name]
-        for field, name in _NUMBERS.items():
-            if field not in values and surroundings.get(name):
-                values[field] = _whole(name, surroundings[name])
-        if "unavailable_models" not in values and surroundings.get(CLIENT_UNAVAILABLE_MODELS):
-            values["unavailable_models"] = _pairs(surroundings[CLIENT_UNAVAILABLE_MODELS])
+        for field, name in _SETTINGS.items():
+            text = surroundings.get(name)
+            if field not in values and text:
+                values[field] = _PARSERS[field](name, text) if field in _PARSERS else text
+            elif field not in values and field in _REQUIRED:
+                raise SettingsError(name, "must be set: it comes with the app's credentials")
         return cls(**values)
 
     def __repr__(self) -> str:
@@ -119,19 +133,16 @@ class KeeperSettings:
         return replace(self, app_id=app_id)
 
 
+def acting_client(client_id: str, app_id: str | None) -> Client:
+    """The client of these credentials; an organisation's may act for an app."""
+    client = parse_client_id(client_id)
+    if app_id is None:
+        return client
+    if client.app_id not in (None, app_id):
+        raise InvalidValueError("app_id", f"{client_id} is another app")
+    return Client(client.org_id, parse_app_id(app_id))
+
+
 def _check_range(field: str, value: int, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(separator for _, separator, _ in pairs):
-        raise SettingsError(CLIENT_UNAVAILABLE_MODELS, "must be auto=ID,LABEL=ID")
-    return {name.strip(): model_id.strip() for name, _, model_id in pairs}
-
-
-def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise SettingsError(name, "must be a whole number")
-    return int(text)
