@@ -1,16 +1,19 @@
 """A real service whose clock can be moved, and an app that is registered with it."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client.apps import Credentials
 from client.money import BUDGET
+from hanging_proxy import HangingProxy, hanging_proxy
 from pricekeeper.cli.demo import demo_settings
 from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper
+from pricekeeper.client.transport import Wire
 from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 
@@ -35,6 +38,8 @@ class Acme:
 
     def __init__(self, url: str, key: str, clock: MovableClock, folder: Path) -> None:
         self.url = url
+        self.keeper_url = url
+        """Where keepers find the service; perhaps a wire that can hang."""
         self.key = key
         self.clock = clock
         self.spool_dir = folder / "spool"
@@ -61,7 +66,7 @@ class Acme:
     def settings(self, **more: Any) -> dict[str, Any]:
         """The arguments of a keeper; a busy machine may be slow."""
         name = self.client_id
-        mine = {"url": self.url, "client_id": name, "client_secret": self.secrets[name]}
+        mine = {"url": self.keeper_url, "client_id": name, "client_secret": self.secrets[name]}
         used = {"spool_dir": self.spool_dir, "deadline_ms": 10_000, "clock": self.clock}
         return {**mine, **used, **more}
 
@@ -104,6 +109,35 @@ async def acme(service: tuple[str, str], clock: MovableClock, tmp_path: Path) ->
     acme = Acme(*service, clock, tmp_path)
     await acme.register()
     return acme
+
+
+@pytest.fixture
+async def app(acme: Acme) -> Credentials:
+    """What a program of the app has in its environment."""
+    await acme.put_budget()
+    return Credentials(acme.url, acme.client_id, acme.secrets[acme.client_id], acme.spool_dir)
+
+
+@pytest.fixture
+def wire(acme: Acme) -> Iterator[HangingProxy]:
+    """A wire between the keepers and the service that can hang."""
+    with hanging_proxy(acme.url) as proxy:
+        acme.keeper_url = proxy.endpoint
+        yield proxy
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The last part of the path of each request that is sent from now on."""
+    paths: list[str] = []
+    exchange: Callable[..., Any] = Wire.exchange
+
+    async def note(self: Wire, request: Any, headers: Any) -> Any:
+        paths.append(request.path.rpartition("/")[2])
+        return await exchange(self, request, headers)
+
+    monkeypatch.setattr(Wire, "exchange", note)
+    return paths
 
 
 @pytest.fixture

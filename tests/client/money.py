@@ -12,6 +12,14 @@ BUDGET: Final[dict[str, Any]] = {
 """A budget that holds all calls, and that hardly any test reaches."""
 
 
+COST_USD_MICROS: Final = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
+"""A call of 1,000 tokens in and 100 out."""
+HELD_USD_MICROS: Final = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
+"""It is held for 500 tokens out."""
+BLIND_USD_MICROS: Final = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
+"""Its maximum without the service: the prompt may be written to the cache."""
+
+
 class Money(NamedTuple):
     """The state of the budget."""
 

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
+from client.money import COST_USD_MICROS, HELD_USD_MICROS
 from client.scripted import LOST, USAGE, HastyClock, Reply, ScriptedService
 from client.test_transport import TOKEN, keeper_of
 from pricekeeper.client import Api, DeniedError, MissingError, RejectedError
 
-WORST_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 MONTHLY = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 40_000}
 GRANT: dict[str, Any] = {
     "authorization_id": "a",
@@ -45,11 +44,11 @@ async def test_a_call_is_authorized_made_and_captured(api: Api) -> None:
     allowed = await api.authorize(1_000, 500)
     assert (allowed.label, allowed.reason) == ("premium", "NORMAL")
     assert "opus" in allowed.model_id
-    assert (allowed.held_usd_micros, allowed.max_output_tokens) == (WORST_USD_MICROS, 500)
-    assert await money(api) == (0, WORST_USD_MICROS)
+    assert (allowed.held_usd_micros, allowed.max_output_tokens) == (HELD_USD_MICROS, 500)
+    assert await money(api) == (0, HELD_USD_MICROS)
     captured = await api.capture(allowed.id, 1_000, 100)
     assert (captured.duplicate, captured.cost_usd_micros) == (False, COST_USD_MICROS)
-    assert (captured.held_usd_micros, captured.overrun_usd_micros) == (WORST_USD_MICROS, 0)
+    assert (captured.held_usd_micros, captured.overrun_usd_micros) == (HELD_USD_MICROS, 0)
     assert captured.request_id == allowed.id
     assert (await api.capture(allowed.id, 1_000, 100)).duplicate
     assert await money(api) == (COST_USD_MICROS, 0)

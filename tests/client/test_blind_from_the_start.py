@@ -1,16 +1,16 @@
 """A process that starts while the service is down follows the chosen mode, too."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.conftest import APP, Acme
-from client.money import Money, money_of
+from client.money import BLIND_USD_MICROS, COST_USD_MICROS, Money, money_of
 from client.waiting import until
-from hanging_proxy import HangingProxy, hanging_proxy
+from hanging_proxy import HangingProxy
 from pricekeeper.client import (
     Api,
     AsyncPriceKeeper,
@@ -24,8 +24,6 @@ from pricekeeper.client.spool import find_folder, read_refused
 from pricekeeper.concurrency import Backoff
 from pricekeeper.tags import BLIND_TAG
 
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
 DEADLINE_MS = 1_000
 PREMIUM = "us.anthropic.claude-opus-5-5"
 SPELLED = "arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-5-5"
@@ -39,15 +37,6 @@ Begin = Callable[..., AsyncPriceKeeper]
 async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.put_budget()
     monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
-
-
-@pytest.fixture
-def wire(acme: Acme, api: Api) -> Iterator[HangingProxy]:
-    """A wire between the keepers and the service that can hang; ``api`` goes past it."""
-    with hanging_proxy(acme.url) as proxy:
-        acme.url, real = proxy.endpoint, acme.url
-        yield proxy
-        acme.url = real
 
 
 @pytest.fixture
@@ -85,7 +74,7 @@ def is_told(keeper: AsyncPriceKeeper) -> bool:
 
 
 def folder_of(acme: Acme) -> Path:
-    folder = find_folder(str(acme.spool_dir), acme.url, acme.client_id)
+    folder = find_folder(str(acme.spool_dir), acme.keeper_url, acme.client_id)
     assert folder is not None
     return folder
 
@@ -124,9 +113,7 @@ class TestAllow:
         self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
     ) -> None:
         """A denial names the label, too; the budget may be overdrawn."""
-        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         await acme.put_budget(limit_usd_micros=1)
-        acme.url = real
         wire.hang()
         keeper = begin()
         await use(keeper, model=SPELLED)
@@ -142,14 +129,12 @@ class TestAllow:
         wire.hang()
         keeper = begin()
         await use(keeper, model=SPELLED)
-        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         async with acme.admin() as admin:
             await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
             wire.go_on()
             await until(lambda: keeper.engine._teller._is_through)
             assert not is_told(keeper)
             await admin.unfreeze(acme.org_id, APP, reason="it was rotated")
-        acme.url = real
         await until(lambda: is_told(keeper))
         assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
@@ -211,16 +196,13 @@ class TestAllow:
         begin: Begin,
         wire: HangingProxy,
         acme: Acme,
-        api: Api,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         earlier = begin()
         await reach(earlier)
-        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         async with acme.admin() as admin:
             await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
-        acme.url = real
         await until(lambda: not earlier.engine._blind.is_ready)
         await until(lambda: Memory(folder_of(acme)).read().is_refused)
         wire.hang()
@@ -260,7 +242,7 @@ def labels(acme: Acme) -> dict[str, str]:
 
 class TestAllowWithin:
     async def test_it_holds_from_the_start(self, begin: Begin, wire: HangingProxy) -> None:
-        within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
+        within = {"allowance_usd_micros": 2 * BLIND_USD_MICROS + 1}
         await reach(begin("allow-within", **within))
         wire.hang()
         keeper = begin("allow-within", **within)
@@ -280,7 +262,7 @@ class TestAllowWithin:
         self, begin: Begin, wire: HangingProxy, acme: Acme
     ) -> None:
         """Else a program that crashes and restarts would have no bound."""
-        within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
+        within = {"allowance_usd_micros": 2 * BLIND_USD_MICROS + 1}
         await reach(begin("allow-within", **within))
         wire.hang()
         for _ in range(2):
@@ -291,11 +273,9 @@ class TestAllowWithin:
         await use(begin("allow-within", **within))
 
     async def test_beginning_again_leaves_no_more_of_the_budgets(
-        self, begin: Begin, wire: HangingProxy, acme: Acme, api: Api
+        self, begin: Begin, wire: HangingProxy, acme: Acme
     ) -> None:
-        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
-        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
-        acme.url = real
+        await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         within = {"allowance_usd_micros": 10**9}
         await reach(begin("allow-within", **within))
         wire.hang()
@@ -308,7 +288,7 @@ class TestAllowWithin:
     async def test_many_at_once_take_no_more_than_it(
         self, begin: Begin, wire: HangingProxy
     ) -> None:
-        within = {"allowance_usd_micros": 7 * WORST_USD_MICROS + 1}
+        within = {"allowance_usd_micros": 7 * BLIND_USD_MICROS + 1}
         keepers = [begin("allow-within", **within) for _ in range(4)]
         for keeper in keepers:
             await reach(keeper)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
-from client.money import BUDGET, Money, money_of
+from client.money import BUDGET, COST_USD_MICROS, HELD_USD_MICROS, Money, money_of
 from pricekeeper.client import Api, AsyncPriceKeeper, DeniedError, PriceKeeper
 from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.errors import InvalidValueError, SettingsError
@@ -16,8 +16,6 @@ REPLY: dict[str, Any] = {
     "usage": {"inputTokens": 1_000, "outputTokens": 100, "totalTokens": 1_100},
     "serviceTier": {"type": "default"},
 }
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-WORST_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
 MINUTE = {"refill_amount": 3, "refill_period_ms": 60_000}
 
 
@@ -48,7 +46,7 @@ async def test_a_call_is_authorized_and_counted(keeper: AsyncPriceKeeper, api: A
         assert (call.label, call.authorization.reason) == ("premium", "NORMAL")
         assert "opus" in call.model_id
         assert call.max_output_tokens == 500
-        assert await money_of(api) == Money(0, WORST_USD_MICROS)
+        assert await money_of(api) == Money(0, HELD_USD_MICROS)
         call.used(REPLY)
     assert await keeper.flush() == 0
 
@@ -107,7 +105,7 @@ async def test_the_tier_that_was_served_is_what_is_billed(keeper: AsyncPriceKeep
 
 @pytest.mark.parametrize(
     ("used", "money"),
-    [((1_000, 100), Money(COST_USD_MICROS, 0)), ((-1, 0), Money(0, WORST_USD_MICROS))],
+    [((1_000, 100), Money(COST_USD_MICROS, 0)), ((-1, 0), Money(0, HELD_USD_MICROS))],
     ids=["billed", "refused by the service"],
 )
 async def test_a_failure_after_the_call_is_the_callers_and_is_billed(
@@ -162,7 +160,7 @@ async def test_a_call_can_be_made_again(keeper: AsyncPriceKeeper, api: Api) -> N
             pass
     assert await keeper.flush() == 0
 
-    assert await money_of(api) == Money(COST_USD_MICROS, WORST_USD_MICROS)
+    assert await money_of(api) == Money(COST_USD_MICROS, HELD_USD_MICROS)
 
 
 async def test_a_block_of_the_wrong_kind_says_so(

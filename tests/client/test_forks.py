@@ -1,18 +1,15 @@
 """A keeper in programs that fork: parent and child continue, independently."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from client.apps import Credentials, program
-from client.conftest import Acme
-from client.money import Money, money_of
-from hanging_proxy import HangingProxy, hanging_proxy
+from client.money import COST_USD_MICROS, Money, money_of
+from hanging_proxy import HangingProxy
 from pricekeeper.client import Api
 from tokens.conftest import MovableClock
 
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 BEGIN = """
 import gc, json, multiprocessing, os, pathlib, sys, threading, warnings
 import pricekeeper
@@ -41,19 +38,6 @@ def in_child(work):
 def clock() -> MovableClock:
     """The machine's own time, as the programs have it."""
     return MovableClock()
-
-
-@pytest.fixture
-async def app(acme: Acme) -> Credentials:
-    await acme.put_budget()
-    secret = acme.secrets[acme.client_id]
-    return Credentials(acme.url, acme.client_id, secret, acme.spool_dir)
-
-
-@pytest.fixture
-def wire(acme: Acme) -> Iterator[HangingProxy]:
-    with hanging_proxy(acme.url) as proxy:
-        yield proxy
 
 
 async def test_parent_and_child_both_go_on(app: Credentials, api: Api) -> None:

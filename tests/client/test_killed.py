@@ -11,16 +11,14 @@ import pytest
 from client.apps import Credentials, program
 from client.conftest import Acme
 from client.lossy_wire import LossyWire, lossy_wire
-from client.money import Money, money_of
+from client.money import COST_USD_MICROS, HELD_USD_MICROS, Money, money_of
 from client.waiting import until
-from hanging_proxy import HangingProxy, hanging_proxy
+from hanging_proxy import HangingProxy
 from pricekeeper.client import Api, wrap
 from pricekeeper.client.spool import find_folder
 from pricekeeper.standin import running
 from tokens.conftest import MovableClock
 
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-HELD_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
 ONE_CALL = """
 import sys, pricekeeper
 keeper = pricekeeper.PriceKeeper()
@@ -50,19 +48,6 @@ with pricekeeper.PriceKeeper() as keeper:
 def clock() -> MovableClock:
     """The machine's own time, as the programs have it."""
     return MovableClock()
-
-
-@pytest.fixture
-async def app(acme: Acme) -> Credentials:
-    await acme.put_budget()
-    secret = acme.secrets[acme.client_id]
-    return Credentials(acme.url, acme.client_id, secret, acme.spool_dir)
-
-
-@pytest.fixture
-def wire(acme: Acme) -> Iterator[HangingProxy]:
-    with hanging_proxy(acme.url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

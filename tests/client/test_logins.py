@@ -2,22 +2,21 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from client.conftest import APP, APP_BODY, ORG_BODY, Acme
+from client.apps import Program
+from client.conftest import Acme
 from client.scripted import HastyClock, Reply, TokenService
-from pricekeeper.client import Admin, Api, ForbiddenError, RateLimitedError
+from client.services import running_service
+from pricekeeper.cli.demo import demo_settings
+from pricekeeper.client import Api, ForbiddenError, RateLimitedError
 from pricekeeper.client.tokens import DOUBT_EVERY_MS, PUT_OFF_MAX, REFUSED_MS, UNPROVEN_MS
 from pricekeeper.client.transport import RENEWALS_MAX
+from pricekeeper.testing import serving
 from pricekeeper.wire.runtime import LimitList
-from serving import running_server
 from tokens.conftest import MovableClock
 
 ORG = "11111111-1111-4111-8111-111111111111"
@@ -199,14 +198,10 @@ async def test_who_closes_meanwhile_leaves_no_session(service: TokenService) -> 
     assert (service.asked("/auth/token"), service.asked("/auth/revoke")) == (1, 1)
 
 
-async def test_a_revoked_session_of_the_real_service(
-    tmp_path: Path,
-) -> None:
+async def test_a_revoked_session_of_the_real_service(tmp_path: Path) -> None:
     """Ten calls at once after its end cause one login, and none is refused."""
-    from pricekeeper.cli.demo import demo_settings, running_service  # noqa: PLC0415
-
     clock, settings = MovableClock(), demo_settings(tmp_path)
-    with running_service(settings, clock) as url:
+    with serving.running_service(settings, clock) as url:
         acme = Acme(url, settings.provisioning_key or "", clock, tmp_path)
         await acme.register()
         async with acme.api() as keeper:
@@ -218,64 +213,38 @@ async def test_a_revoked_session_of_the_real_service(
             assert (keeper.tokens.logins, keeper.tokens.renewals) == (2, 0)
 
 
-PROCESSES = 8
 CALLS = 30
-PROCESS = textwrap.dedent(
-    """
-    import asyncio, collections, json, sys
-    from pricekeeper.client import Api, ServiceError
+PROCESS = """
+import asyncio, collections, json, sys
+from pricekeeper.cli.demo import demo_settings
+from pricekeeper.client import Api, ServiceError
 
-    async def main(calls):
-        outcomes = collections.Counter()
-        async with Api.from_environment() as keeper:
-            await keeper.limits()
-            print("ready", flush=True)
-            sys.stdin.readline()
-            for _ in range(calls):
-                try:
-                    await keeper.record("premium", 1, 1)
-                except ServiceError as error:
-                    outcomes[f"{error.status} {error.code}"] += 1
-                else:
-                    outcomes["recorded"] += 1
-            print(json.dumps(outcomes))
+async def main():
+    outcomes = collections.Counter()
+    async with Api.from_environment() as keeper:
+        await keeper.limits()
+        print("ready", flush=True)
+        for _ in range(int(sys.stdin.readline())):
+            try:
+                await keeper.record("premium", 1, 1)
+            except ServiceError as error:
+                outcomes[f"{error.status} {error.code}"] += 1
+            else:
+                outcomes["recorded"] += 1
+        print(json.dumps(outcomes))
 
-    asyncio.run(main(int(sys.argv[1])))
-    """
-)
+asyncio.run(main())
+"""
 
 
 async def test_eight_processes_of_one_app_work(tmp_path: Path) -> None:
     """Five sessions for all: each is pushed out, logs in again, and is not refused."""
-    key = "a-provisioning-key-of-32-characters"
-    environment = {"PRICEKEEPER_PROVISIONING_KEY": key}
-    with running_server(tmp_path, environment=environment) as server:
-        async with Admin(server.url, key) as admin:
-            await admin.put_org(ORG, {**ORG_BODY, "session_limit": 5})
-            app = await admin.put_app(ORG, APP, APP_BODY)
-            claimed = await admin.claim(app["secret_retrieval"]["token"])
-        settings = {
-            "PRICEKEEPER_URL": server.url,
-            "PRICEKEEPER_CLIENT_ID": claimed["client_id"],
-            "PRICEKEEPER_CLIENT_SECRET": claimed["client_secret"],
-        }
-        processes = [
-            subprocess.Popen(  # noqa: ASYNC220, S603  # our own program; nothing else is running
-                [sys.executable, "-c", PROCESS, str(CALLS)],
-                env={**os.environ, **settings},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(PROCESSES)
-        ]
+    with running_service(tmp_path) as service:
+        app = await service.register(tmp_path / "spool")
+        processes = [Program(PROCESS, app) for _ in range(8)]
+        assert {process.hear() for process in processes} == {"ready"}
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        printed = [process.communicate(timeout=60)[0] for process in processes]
+            process.say(str(CALLS))
+        printed = [process.end() for process in processes]
 
-    assert [json.loads(text) for text in printed] == [{"recorded": CALLS}] * PROCESSES
+    assert printed == [[json.dumps({"recorded": CALLS})]] * 8

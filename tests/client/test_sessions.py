@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from client.conftest import APP, Acme
-from client.money import Money, money_of
+from client.money import COST_USD_MICROS, Money, money_of
 from client.processes import run_processes
 from client.waiting import until
 from pricekeeper.client import AsyncPriceKeeper, ForbiddenError
 
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 REASON = "its secret has leaked"
 
 

@@ -11,10 +11,10 @@ import pytest
 from client.apps import Credentials
 from client.conftest import APP, Acme
 from client.lossy_wire import LossyWire, lossy_wire
-from client.money import Money, money_of
+from client.money import BLIND_USD_MICROS, COST_USD_MICROS, HELD_USD_MICROS, Money, money_of
 from client.services import Service, running_service
 from client.waiting import until
-from hanging_proxy import HangingProxy, hanging_proxy
+from hanging_proxy import HangingProxy
 from pricekeeper.client import (
     Api,
     AsyncPriceKeeper,
@@ -27,14 +27,9 @@ from pricekeeper.client import (
 )
 from pricekeeper.client.blind import BlindCalls
 from pricekeeper.client.memory import Known, Memory
-from pricekeeper.client.transport import Wire
 from pricekeeper.concurrency import Backoff
 from pricekeeper.tags import BLIND_TAG, TAGS_MAX
 
-COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-HELD_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
-WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
-"""A blind call's prompt may be written to the cache."""
 DEADLINE_MS = 1_000
 SLACK_SECS = 4.0
 """How much later than a deadline a busy machine may notice it."""
@@ -48,35 +43,12 @@ async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def wire(acme: Acme) -> Iterator[HangingProxy]:
-    """A wire between the keepers and the service that can hang."""
-    with hanging_proxy(acme.url) as proxy:
-        acme.url, real = proxy.endpoint, acme.url
-        yield proxy
-        acme.url = real
-
-
-@pytest.fixture
 async def keeper(acme: Acme, api: Api, wire: HangingProxy) -> AsyncIterator[AsyncPriceKeeper]:
     """A keeper whose deadline is short; ``api`` talks to the service past the wire."""
     async with acme.keeper(deadline_ms=DEADLINE_MS) as keeper:
         await keeper.select()
         yield keeper
         wire.go_on()
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of all requests that are sent from now on."""
-    paths: list[str] = []
-    exchange: Callable[..., Any] = Wire.exchange
-
-    async def note(self: Wire, request: Any, headers: Any) -> Any:
-        paths.append(request.path.rpartition("/")[2])
-        return await exchange(self, request, headers)
-
-    monkeypatch.setattr(Wire, "exchange", note)
-    return paths
 
 
 class Elapsed:
@@ -335,7 +307,7 @@ class TestBlind:
         self, allowing: Callable[..., Any], acme: Acme
     ) -> None:
         keeper = await allowing(
-            on_unavailable="allow-within", allowance_usd_micros=2 * WORST_USD_MICROS + 1
+            on_unavailable="allow-within", allowance_usd_micros=2 * BLIND_USD_MICROS + 1
         )
         for _ in range(2):
             for _ in range(2):
@@ -347,7 +319,7 @@ class TestBlind:
     async def test_it_stays_within_what_the_budgets_last_had(
         self, allowing: Callable[..., Any], acme: Acme
     ) -> None:
-        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
         for _ in range(2):
             await use(keeper)
@@ -358,7 +330,7 @@ class TestBlind:
         self, allowing: Callable[..., Any], acme: Acme, wire: HangingProxy
     ) -> None:
         """Each authorization says what is left, and the next outage starts with that."""
-        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         keeper = await allowing(
             hang=False, on_unavailable="allow-within", allowance_usd_micros=10**9
         )
@@ -373,7 +345,7 @@ class TestBlind:
         self, allowing: Callable[..., Any], acme: Acme, learns: str
     ) -> None:
         """A snapshot from before the service knew of a blind call does not include it."""
-        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         within = {"on_unavailable": "allow-within", "allowance_usd_micros": 10**9}
         keeper = await allowing(**within)
         await use(keeper)
@@ -401,14 +373,14 @@ class TestBlind:
     ) -> None:
         """The next snapshot has the real costs, which are below the maxima."""
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
-        await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
+        await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
         await use(keeper)
         await use(keeper)
         wire.go_on()
         blind: BlindCalls = keeper.engine._blind
         await until(lambda: not keeper.untold and not blind._untold)
-        left = 2 * WORST_USD_MICROS + 1 - 2 * COST_USD_MICROS
+        left = 2 * BLIND_USD_MICROS + 1 - 2 * COST_USD_MICROS
         await until(
             lambda: blind._snapshot is not None and blind._snapshot.remaining_usd_micros == left
         )
@@ -419,15 +391,12 @@ class TestBlind:
         allowing: Callable[..., Any],
         acme: Acme,
         wire: HangingProxy,
-        api: Api,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         keeper = await allowing(hang=False, on_unavailable="allow")
-        real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         async with acme.admin() as admin:
             await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
-        acme.url = real
         await until(lambda: not keeper.engine._blind.is_ready)
         wire.hang()
         with pytest.raises(UnavailableError):

@@ -1,14 +1,17 @@
 """What a failed model call costs: nothing only where Bedrock itself refused it, else unknown.
 
-Bedrock is a stand-in that the real botocore calls, the service is the real one.
+Bedrock is the stand-in, called by the real botocore; the service is the real one.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import botocore.session
 import pytest
+from botocore.config import Config
 from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
@@ -16,17 +19,26 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from client.bedrock import REFUSALS, SILENT, THROTTLED_AT_LAST, Bedrock, running_bedrock
 from client.conftest import ORG_BODY, Acme
-from client.money import BUDGET, Money, money_of
+from client.money import BUDGET, COST_USD_MICROS, Money, money_of
 from client.waiting import until
 from pricekeeper.bedrock.refusals import CALLS, REFUSAL_CODES, is_free_refusal
 from pricekeeper.client import AsyncPriceKeeper, ModelCall
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.standin import running
 
 HOUR_MS = 3_600_000
 MOST = Money(0, (3_000 * 4_400_000 + 1_000 * 22_000_000) // 1_000_000)
 NOTHING = Money(0, 0)
+REFUSALS = [
+    "ThrottlingException",
+    "ValidationException",
+    "AccessDeniedException",
+    "ExpiredTokenException",
+    "ServiceUnavailableException",
+    "ModelNotReadyException",
+]
+"""What Bedrock may answer before any output."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +47,48 @@ async def a_budget(acme: Acme) -> None:
         await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
 
 
+class Bedrock:
+    """botocore's clients of the stand-in."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._clients: list[Any] = []
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    def converse(self, **script: Any) -> Any:
+        """Call a model, with what is to happen."""
+        return self._ask("converse", script)
+
+    def converse_stream(self, **script: Any) -> Any:
+        return self._ask("converse_stream", script)["stream"]
+
+    def _ask(self, operation: str, script: dict[str, Any]) -> Any:
+        attempts = script.pop("attempts", 1)
+        silent = script.get("fate") == "silent"  # it never answers, so why wait
+        config = Config(
+            read_timeout=0.05 if silent else 60,
+            retries={"total_max_attempts": attempts},
+        )
+        client = botocore.session.get_session().create_client(
+            "bedrock-runtime",
+            region_name="us-east-1",
+            endpoint_url=self._url,
+            aws_access_key_id="AKIDEXAMPLE",
+            aws_secret_access_key="example",
+            config=config,
+        )
+        self._clients.append(client)
+        used = {"input_tokens": 1_000, "output_tokens": 100, **script}
+        said = [{"role": "user", "content": [{"text": f"[[standin {json.dumps(used)}]]"}]}]
+        return getattr(client, operation)(modelId="us.anthropic.claude-opus-5-5", messages=said)
+
+
 @pytest.fixture
 def bedrock() -> Iterator[Bedrock]:
-    with running_bedrock() as bedrock:
+    with running() as standin, closing(Bedrock(standin.url)) as bedrock:
         yield bedrock
 
 
@@ -68,7 +119,7 @@ def raise_error(_: object) -> None:
 async def test_what_bedrock_itself_refused_is_free(
     keeper: AsyncPriceKeeper, bedrock: Bedrock, code: str
 ) -> None:
-    call, money = await end_with(keeper, ClientError, lambda _: bedrock.converse(code))
+    call, money = await end_with(keeper, ClientError, lambda _: bedrock.converse(fate=code))
 
     assert (call.usage_unknown, money) == (False, NOTHING)
     shown = await keeper.authorization(call.authorization.id)
@@ -79,42 +130,31 @@ async def test_a_stream_that_was_refused_before_it_began_is_free(
     keeper: AsyncPriceKeeper, bedrock: Bedrock
 ) -> None:
     call, money = await end_with(
-        keeper, ClientError, lambda _: bedrock.converse_stream("ThrottlingException")
+        keeper, ClientError, lambda _: bedrock.converse_stream(fate="ThrottlingException")
     )
 
     assert (call.usage_unknown, money) == (False, NOTHING)
 
 
-def _silent(bedrock: Bedrock) -> None:
-    bedrock.converse(SILENT)
-
-
-def _hung_up(bedrock: Bedrock) -> None:
-    bedrock.converse("hangs-up")
-
-
-def _gateway(bedrock: Bedrock) -> None:
-    bedrock.converse("gateway")
-
-
 def _broken_stream(bedrock: Bedrock) -> None:
-    for _ in bedrock.converse_stream("breaks-off")["stream"]:
+    for _ in bedrock.converse_stream(fate="breaks-off"):
         pass
 
 
 def _abandoned_stream(bedrock: Bedrock) -> None:
-    for _ in bedrock.converse_stream("whole")["stream"]:
-        raise KeyboardInterrupt
+    with closing(bedrock.converse_stream()) as stream:
+        for _ in stream:
+            raise KeyboardInterrupt
 
 
 def _own_mistake(bedrock: Bedrock) -> None:
-    assert bedrock.converse("whole")["usage"]
+    assert bedrock.converse()["usage"]
     raise KeyError("ours")
 
 
 def _another_service(bedrock: Bedrock) -> None:
     """An answer that looks like Bedrock's, of a service that is not Bedrock."""
-    assert bedrock.converse("whole")["usage"]
+    assert bedrock.converse()["usage"]
     told: Any = {
         "Error": {"Code": "ThrottlingException", "Message": "slow down"},
         "ResponseMetadata": {"HTTPStatusCode": 429, "RetryAttempts": 0},
@@ -122,10 +162,10 @@ def _another_service(bedrock: Bedrock) -> None:
     raise ClientError(told, "PutItem")
 
 
-UNKNOWN: dict[str, tuple[Callable[[Bedrock], None], type[BaseException]]] = {
-    "read timeout": (_silent, ReadTimeoutError),
-    "hung up": (_hung_up, ConnectionClosedError),
-    "a gateway's answer": (_gateway, ClientError),
+UNKNOWN: dict[str, tuple[Callable[[Bedrock], Any], type[BaseException]]] = {
+    "read timeout": (lambda bedrock: bedrock.converse(fate="silent"), ReadTimeoutError),
+    "hung up": (lambda bedrock: bedrock.converse(fate="hangs-up"), ConnectionClosedError),
+    "a gateway's answer": (lambda bedrock: bedrock.converse(fate="gateway-504"), ClientError),
     "broken stream": (_broken_stream, EventStreamError),
     "abandoned stream": (_abandoned_stream, KeyboardInterrupt),
     "own mistake": (_own_mistake, KeyError),
@@ -137,13 +177,13 @@ UNKNOWN: dict[str, tuple[Callable[[Bedrock], None], type[BaseException]]] = {
 async def test_everything_else_is_unknown_and_gives_nothing_back(
     keeper: AsyncPriceKeeper,
     bedrock: Bedrock,
-    fail: Callable[[Bedrock], None],
+    fail: Callable[[Bedrock], Any],
     kind: type[BaseException],
 ) -> None:
     """Bedrock may bill the call in full, so the hold stays and the caller gets a note."""
     call, money = await end_with(keeper, kind, lambda _: fail(bedrock))
 
-    assert (call.usage_unknown, bedrock.calls, money) == (True, 1, MOST)
+    assert (call.usage_unknown, money) == (True, MOST)
 
 
 async def test_what_nobody_knows_is_charged_in_the_end(
@@ -160,13 +200,12 @@ async def test_what_nobody_knows_is_charged_in_the_end(
     assert shown["status"] == "unsettled"
 
 
-async def test_a_call_that_botocore_repeated_is_unknown(keeper: AsyncPriceKeeper) -> None:
+async def test_a_call_that_botocore_repeated_is_unknown(
+    keeper: AsyncPriceKeeper, bedrock: Bedrock
+) -> None:
     """The last attempt was refused; the fate of earlier ones is unknown."""
-    with running_bedrock(attempts=2) as bedrock:
-        call, money = await end_with(
-            keeper, ClientError, lambda _: bedrock.converse(THROTTLED_AT_LAST)
-        )
-        assert bedrock.calls == 2
+    again = {"fate": "ThrottlingException", "attempts": 2}
+    call, money = await end_with(keeper, ClientError, lambda _: bedrock.converse(**again))
 
     assert (call.usage_unknown, money) == (True, MOST)
 
@@ -203,11 +242,10 @@ async def test_what_was_said_counts_and_not_the_bound(
     keeper: AsyncPriceKeeper, bedrock: Bedrock
 ) -> None:
     call, money = await end_with(
-        keeper, KeyError, lambda call: call.used(bedrock.converse("whole")), raise_error
+        keeper, KeyError, lambda call: call.used(bedrock.converse()), raise_error
     )
 
-    cost_usd_micros = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
-    assert (call.usage_unknown, money) == (False, Money(cost_usd_micros, 0))
+    assert (call.usage_unknown, money) == (False, Money(COST_USD_MICROS, 0))
 
 
 async def test_who_never_called_the_model_may_say_so(keeper: AsyncPriceKeeper) -> None:

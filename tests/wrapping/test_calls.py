@@ -15,6 +15,7 @@ import pytest
 from pricekeeper.errors import InvalidValueError
 from wrapping.bodies import FAMILIES, body_of, encoded
 from wrapping.deployment import FOUNDATION, MODELS, PROFILE, PROFILE_ELSEWHERE
+from wrapping.faces import FACES, call
 from wrapping.world import Program, directive, messages
 
 CACHED = {"cache_read": 11, "cache_write_5m": 300, "cache_write_1h": 7_000}
@@ -27,46 +28,33 @@ def text_of(reply: Any) -> str:
     return text
 
 
+@pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_converse_is_counted_for_every_family(program: Program, family: str) -> None:
-    reply = program.client().converse(
-        modelId=MODELS[family],
-        messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
-        inferenceConfig={"maxTokens": 100},
-    )
-    assert len(text_of(reply)) == 56 * 4
+def test_every_operation_is_counted_for_every_family(
+    program: Program, face: str, family: str
+) -> None:
+    script = {"input_tokens": 1_234, "output_tokens": 56}
+    asked: dict[str, Any] = {
+        "modelId": MODELS[family],
+        "messages": messages(**script, **CACHED),
+        "inferenceConfig": {"maxTokens": 100},
+    }
+    invoked: dict[str, Any] = {"modelId": MODELS[family], "body": encoded(family, 100, **script)}
+    assert len(text_of(call(face, program, **asked).reply)) == 56 * 4
+    events = call(face, program, "converse_stream", **asked).reply["stream"]
+    assert next(iter(events[-1])) == "metadata"
+    assert json.loads(call(face, program, "invoke_model", **invoked).reply["body"])
+    reply = call(face, program, "invoke_model_with_response_stream", **invoked).reply
+    assert "amazon-bedrock-invocationMetrics" in json.loads(reply["body"][-1]["chunk"]["bytes"])
+    assert len(program.ledger.entries) == 4
     program.assert_exact()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_converse_stream_is_counted_for_every_family(program: Program, family: str) -> None:
-    reply = program.client().converse_stream(
-        modelId=MODELS[family],
-        messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
-        inferenceConfig={"maxTokens": 100},
-    )
-    assert [next(iter(event)) for event in reply["stream"]][-1] == "metadata"
-    program.assert_exact()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_invoke_model_is_counted_for_every_family(program: Program, family: str) -> None:
-    body = program.client().invoke_model(
-        modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
-    )["body"]
+def test_an_invoked_body_may_be_read_in_parts(program: Program) -> None:
+    body = program.client().invoke_model(modelId="nova", body=encoded("nova"))["body"]
     first, rest = body.read(10), body.read()
     assert json.loads(first + rest)
     assert body.read() == b""
-    program.assert_exact()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_invoke_streams_are_counted_for_every_family(program: Program, family: str) -> None:
-    reply = program.client().invoke_model_with_response_stream(
-        modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
-    )
-    chunks = [json.loads(event["chunk"]["bytes"]) for event in reply["body"]]
-    assert "amazon-bedrock-invocationMetrics" in chunks[-1]
     program.assert_exact()
 
 
@@ -103,10 +91,10 @@ def test_labels_become_ids_and_ids_stay_what_they_are(
     program: Program, asked: str, called: str
 ) -> None:
     """An id in the deployment file is called in the program's spelling, which may matter to AWS."""
-    bedrock = program.client()
-    bedrock.converse(modelId=asked, messages=messages())
-    list(bedrock.converse_stream(modelId=asked, messages=messages())["stream"])
-    assert [entry.model_id for entry in program.ledger.entries] == [called, called]
+    for face in FACES:
+        for operation in ("converse", "converse_stream"):
+            call(face, program, operation, modelId=asked, messages=messages())
+    assert [entry.model_id for entry in program.ledger.entries] == [called] * 4
     program.assert_exact()
 
 
