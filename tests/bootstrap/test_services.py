@@ -187,3 +187,15 @@ async def test_usage_is_kept_for_as_long_as_the_settings_say(settings: Settings)
         for item in (*tick.items, spent):
             left_secs = item["expires_at_epoch"] - services.clock.now_ms() // 1000
             assert 400 * 86_400 < left_secs < 403 * 86_400, item
+
+
+async def test_the_aggregators_interval_is_the_settings_before_the_files(
+    settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path.parent / f"{tmp_path.name}.yaml"
+    example = Path(__file__).parents[2] / "config.example.yaml"
+    file.write_text(example.read_text("utf-8").replace("interval_secs: 60", "interval_secs: 20"))
+    for given, config_path, interval_secs in ((None, None, 60), (None, file, 20), (0, file, 0)):
+        changed = replace(settings, aggregator_interval_secs=given, config_path=config_path)
+        async with open_services(changed) as services:
+            assert services.aggregator_interval_secs == interval_secs

@@ -361,3 +361,13 @@ def test_auto_skips_models_without_text_where_others_write_it() -> None:
     assert catalogue.skipped_by_auto(["vectors", "unknown", "premium"]) == {"vectors"}
     assert catalogue.skipped_by_auto(["vectors", "unknown"]) == frozenset()
     assert catalogue.skipped_by_auto(["premium"]) == frozenset()
+
+
+def test_the_file_may_say_how_often_totals_are_aggregated() -> None:
+    """A minute if it does not; more than a day is a mistake."""
+    text = EXAMPLE.read_text("utf-8")
+    assert parse_catalogue(text, "example").aggregator_interval_secs == 60
+    changed = text.replace("aggregator_interval_secs: 60", "aggregator_interval_secs: 15")
+    assert parse_catalogue(changed, "changed").aggregator_interval_secs == 15
+    with pytest.raises(DeploymentFileError, match="aggregator_interval_secs: must be from 0"):
+        parse_catalogue(changed.replace("15", "90000"), "slow")

@@ -72,6 +72,7 @@ class Services:
     metering: Metering
     voider: Voider
     aggregator: Aggregator
+    aggregator_interval_secs: int
     selection: Selector
     ledger: Ledger
     recounts: Recounts
@@ -89,7 +90,12 @@ async def open_services(
 ) -> AsyncIterator[Services]:
     """Open all services; wait at most ``store_wait_ms`` for the store. Closes them at the end."""
     clock, meter = trusted_clock(clock), StoreMeter()
-    catalogue = load_catalogue(settings.config_path)
+    catalogue, interval_secs = (
+        load_catalogue(settings.config_path),
+        settings.aggregator_interval_secs,
+    )
+    if interval_secs is None:
+        interval_secs = catalogue.aggregator_interval_secs
     peppers = await read_peppers(settings, clock)
     async with AsyncExitStack() as closing:
         strange_items = closing.enter_context(StrangeItems())
@@ -155,7 +161,7 @@ async def open_services(
                 metering.meter.estimated,
                 prices.meter.unpriced,
                 Aggregator(store, clock).read_caught_up_at_ms,
-                settings.aggregator_interval_secs,
+                interval_secs,
             ),
             ledger=ledger,
             catalogue=catalogue,
@@ -199,6 +205,7 @@ async def open_services(
             aggregator=Aggregator(
                 store, clock, retention_days=settings.retention_days, look=alerts.look
             ),
+            aggregator_interval_secs=interval_secs,
             selection=selection,
             ledger=ledger,
             recounts=Recounts(store, clock, tenants, measure, ledger),

@@ -186,7 +186,7 @@ async def _run_background(
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     await observer.read_lag()
-    interval_secs = services.settings.aggregator_interval_secs
+    interval_secs = services.aggregator_interval_secs
     if interval_secs:
         supervisor.start(
             "aggregator",

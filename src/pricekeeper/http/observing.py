@@ -97,7 +97,7 @@ class Observer:
 
         If that fails, the lag grows from now, so an alarm is late rather than missed.
         """
-        if not self._services.settings.aggregator_interval_secs:
+        if not self._services.aggregator_interval_secs:
             return
         self._caught_up_at_ms = self._services.clock.now_ms()
         try:
@@ -144,7 +144,7 @@ class Observer:
 
     async def show_spend_forever(self) -> None:
         folder = os.environ.get(MULTIPROCESS)
-        interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
+        interval_secs = self._services.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)
         budgets = BudgetMetrics(self._services, self.metrics)
         with Election(None if folder is None else Path(folder), "spend") as election:

@@ -33,6 +33,7 @@ from pricekeeper.values import ModelLabel
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000
 MODEL_OUTPUT_TOKENS: Final = 128_000
 MATCHING_MAX: Final = 1_024
+AGGREGATOR_INTERVAL_SECS: Final = 60
 
 
 class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,11 +144,18 @@ class Model(StatedModel, frozen=True, kw_only=True):
 class Catalogue:
     """The models by label, in the file's order. It never changes."""
 
-    __slots__ = ("_matching", "_models", "origin")
+    __slots__ = ("_matching", "_models", "aggregator_interval_secs", "origin")
 
-    def __init__(self, models: Mapping[ModelLabel, Model], origin: str) -> None:
+    def __init__(
+        self,
+        models: Mapping[ModelLabel, Model],
+        origin: str,
+        aggregator_interval_secs: int = AGGREGATOR_INTERVAL_SECS,
+    ) -> None:
         self._models = MappingProxyType(dict(models))
         self.origin = origin
+        self.aggregator_interval_secs = aggregator_interval_secs
+        """The only setting in the file that is not about models."""
         self._matching: BoundedCache[str, tuple[ModelLabel, ...]] = BoundedCache(MATCHING_MAX)
 
     @property

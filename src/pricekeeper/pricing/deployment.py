@@ -15,7 +15,13 @@ import msgspec
 
 from pricekeeper.bedrock import answers_with_text
 from pricekeeper.errors import DeploymentFileError, FieldError, InvalidValueError
-from pricekeeper.pricing.catalogue import Catalogue, Model, StatedModel, VariantPricing
+from pricekeeper.pricing.catalogue import (
+    AGGREGATOR_INTERVAL_SECS,
+    Catalogue,
+    Model,
+    StatedModel,
+    VariantPricing,
+)
 from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
 from pricekeeper.pricing.prices import COMPONENTS, Component, RateCard, Rates
 from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml
@@ -39,6 +45,7 @@ _UNIT: Final = re.compile(
 _UNIT_USD_MICROS_MAX: Final = 10**12
 _CENTS_OF_A_CENT: Final = 1_000
 """Bedrock has no lower price per million tokens; a smaller number was meant in dollars."""
+_SECONDS_MAX: Final = 86_400
 _STEP_TOKENS_MAX: Final = 1_000_000_000
 _MODEL_TOKENS_MAX: Final = 100_000_000
 """Ten times the largest existing window; a larger number is a typing error."""
@@ -61,6 +68,7 @@ class _ModelEntry(StatedModel, frozen=True, kw_only=True, forbid_unknown_fields=
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[1]
     models: dict[str, _ModelEntry]
+    aggregator_interval_secs: int = AGGREGATOR_INTERVAL_SECS
 
 
 def load_catalogue(path: Path | None = None) -> Catalogue:
@@ -86,11 +94,15 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
     if problems := list(shape_errors(document, _File, wording=OF_A_FILE)):
         errors = [FieldError(error.field or "file", error.message) for error in problems]
         raise DeploymentFileError(origin, errors)
-    entries = msgspec.convert(document, _File).models
-    if problems := list(_meaning_errors(entries)):
+    file = msgspec.convert(document, _File)
+    entries, interval_secs = file.models, file.aggregator_interval_secs
+    if problems := [
+        *_meaning_errors(entries),
+        *_range_errors("aggregator_interval_secs", interval_secs, 0, _SECONDS_MAX),
+    ]:
         raise DeploymentFileError(origin, problems)
     models = (_model(ModelLabel(label), entry) for label, entry in entries.items())
-    return Catalogue({model.label: model for model in models}, origin)
+    return Catalogue({model.label: model for model in models}, origin, interval_secs)
 
 
 def _model(label: ModelLabel, entry: _ModelEntry) -> Model:

@@ -124,7 +124,8 @@ class Settings:
     provisioning_key: str | None = None
     api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
     """Empty if the API's limits are off."""
-    aggregator_interval_secs: int = 60
+    aggregator_interval_secs: int | None = None
+    """``None``: as the deployment file says."""
     issuer: str = "pricekeeper"
     audience: str = "pricekeeper"
     price_source: PriceLocation | None = None
@@ -192,7 +193,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         pepper=parse_secret_location(PEPPER, given.get(PEPPER, ""), region),
         provisioning_key=key or None,
         api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
-        aggregator_interval_secs=_seconds(AGGREGATOR_INTERVAL, given),
+        aggregator_interval_secs=(
+            _seconds(AGGREGATOR_INTERVAL, given) if AGGREGATOR_INTERVAL in given else None
+        ),
         issuer=text(ISSUER),
         audience=text(AUDIENCE),
         price_source=parse_price_location(prices) if prices else None,

@@ -79,7 +79,11 @@ SETTINGS: Final = (
     Setting(PEPPER, "data folder", "file:PATH, aws:SECRET, or the pepper itself"),
     Setting(PROVISIONING_KEY, "", "the deployment's own key; 128 bits: openssl rand -hex 32"),
     Setting(API_RATE_LIMITS, "on", "off, or changes such as token=120,usage=600 (a minute)"),
-    Setting(AGGREGATOR_INTERVAL, "60", "seconds between aggregator runs; 0 turns it off here"),
+    Setting(
+        AGGREGATOR_INTERVAL,
+        "60",
+        "seconds between aggregator runs, else the deployment file's; 0: off here",
+    ),
     Setting(ISSUER, "pricekeeper", "the iss of the tokens: your service's public URL"),
     Setting(AUDIENCE, "pricekeeper", "the aud of the tokens"),
     Setting(PRICE_SOURCE, "", "genai-prices, aws:REGION or aws:REGION:FILE_OR_URL; asked daily"),
