@@ -261,7 +261,7 @@ UNRECORDED: dict[str, tuple[Policy, Mapping[ModelLabel, int], StickyState | None
         ON_STANDARD,
         (STANDARD, Reason.STICKY_FALLBACK, True),
     ),
-    "a sticky label that left the order leaves what was given up": (
+    "a sticky label that left the order: those given up stay so": (
         policy(ordering=(PREMIUM, ECONOMY)),
         {PREMIUM: 1_000},
         ON_STANDARD,

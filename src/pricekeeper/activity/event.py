@@ -163,10 +163,7 @@ decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
 
 
 def seen_by_app(event: Event, app_id: str) -> Event | None:
-    """The part of an event that an app may see; ``None`` if there is none.
-
-    A flip of the whole organisation is for each of its apps.
-    """
+    """The part of an event that an app may see, if any. Flips of the organisation are for all."""
     if isinstance(event, Flip):
         return event if event.app_id in (None, app_id) else None
     if isinstance(event, (DeniedCalls, AlertNotice)):

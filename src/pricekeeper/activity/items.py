@@ -117,10 +117,7 @@ def denials_key(key: DenialKey) -> Key:
 def denials_query(
     org_id: str, first: int, last: int, behind: tuple[int, str | None] | None
 ) -> Query:
-    """Query the groups of an organisation in these minutes, both included, newest first.
-
-    Begins after the group ``behind`` of all processes; without a digest, after its minute.
-    """
+    """Query an organisation's groups, newest first, after the group or minute ``behind``."""
     after = ""
     if behind is not None:
         minute, digest = behind

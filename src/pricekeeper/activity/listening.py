@@ -120,10 +120,7 @@ class Listener:
             self.put(Quiet(self.position))
 
     def begin(self, position: FeedPosition, followed: list[FeedItem] | None) -> None:
-        """Begin after a named position, with its item and those that followed.
-
-        ``None``: the position has expired. Items that were queued meanwhile come later.
-        """
+        """Begin after a named position; ``None`` if it has expired. What is queued comes later."""
         if followed is None:
             self._waiting.appendleft(Missed(self.position, "TOO_LATE"))
         else:
@@ -205,10 +202,7 @@ class Listeners:
     async def listen(
         self, audience: str, caller: str, position: FeedPosition | None = None
     ) -> AsyncIterator[Listener]:
-        """Listen to a feed, from now on or after a position in it.
-
-        Raises `RateLimitExceededError` if there is no room.
-        """
+        """Listen from now on, or after a position. Raises `RateLimitExceededError`."""
         self._take_room(caller)
         try:
             listener = await self._join(audience, position)

@@ -113,10 +113,7 @@ def balance_of(item: Mapping[str, Any] | None, account_id: str) -> Balance | Non
 
 
 def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | UnreadableItemError]:
-    """The balances of the open accounts of an item.
-
-    An unreadable balance is replaced by its error, which concerns only that account.
-    """
+    """The balances of the open accounts of an item; for an unreadable one its error."""
     found: dict[str, Balance | UnreadableItemError] = {}
     for account_id in account_ids(item or {}):
         try:

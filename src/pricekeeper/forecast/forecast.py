@@ -169,10 +169,7 @@ class Outlook(NamedTuple):
         return round(sum(self.path))
 
     def hours_until(self, amount: int, portions: Sequence[float], factor: float = 1.0) -> float:
-        """The hours until that amount is spent; infinite if not in this window.
-
-        Everything is multiplied by ``factor``.
-        """
+        """The hours until that amount is spent at ``factor`` times the path; infinite if never."""
         if amount <= 0:
             return 0.0
         hours = before = 0.0

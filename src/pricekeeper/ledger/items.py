@@ -139,10 +139,7 @@ def outcomes_update(
     *,
     in_place_of: Value | None = None,
 ) -> Update:
-    """File outcomes, by attribute, of a chapter, unless a later one was filed there.
-
-    Repeatable. ``in_place_of`` is the damaged value of the last filed chapter.
-    """
+    """File outcomes, unless a later chapter was filed. ``in_place_of``: a damaged chapter."""
     actions: list[Action] = [Set(name, text) for name, text in outcomes.items()]
     actions += (Set(_FILED, chapter), Set(EXPIRY, expires_at_epoch))
     filed = attr(_FILED)

@@ -76,10 +76,7 @@ async def read_open_accounts(
 
 
 class _AddMissing(Command[bool]):
-    """Adds to accounts of one item what is missing, unless one was mended meanwhile.
-
-    Concurrent spending does not matter: the missing part stays the same.
-    """
+    """Adds to accounts of one item what is missing, unless one was mended meanwhile."""
 
     result = True
 

@@ -153,10 +153,7 @@ class Ledger:
         return await self.log_of(org_id).read()
 
     def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
-        """The command's future is always set.
-
-        One that ``follows`` from an accepted command is never refused for lack of room.
-        """
+        """A command that ``follows`` from an accepted one is never refused for lack of room."""
         worker = self._workers.get(org_id)
         if worker is None:
             pace = self._paces.get(org_id)
@@ -176,10 +173,7 @@ class Ledger:
     async def post(
         self, org_id: str, debits: Debits, operations: Sequence[Write], send: Send | None = None
     ) -> None:
-        """Apply operations together with spending from accounts, all or nothing.
-
-        Raises `TransactionCancelledError` if an operation was refused, and `AccountNotOpenError`.
-        """
+        """Apply operations together with spending from accounts, all or nothing."""
         await self.carry_out(org_id, PostRecords(debits, operations, send))
 
     async def close(self) -> None:

@@ -67,10 +67,7 @@ class Worker:
         self.task: asyncio.Task[None] | None = None
 
     def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
-        """The command's future is always set.
-
-        One that ``follows`` from an accepted command is never refused for lack of room.
-        """
+        """A command that ``follows`` from an accepted one is never refused for lack of room."""
         if not follows and len(self._waiting) >= WAITING_MAX:
             raise OverloadedError(
                 "too many authorizations of this organisation are waiting; try again later"
@@ -191,10 +188,7 @@ class Worker:
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
     ) -> tuple[list[AnyCommand], list[AnyCommand], bool]:
-        """The commands with changes, the denied ones, and whether the draft is sound.
-
-        A draft with changes of a failed command is not.
-        """
+        """The commands with changes, the denied ones, and whether none has failed half-way."""
         writing: list[AnyCommand] = []
         denied: list[AnyCommand] = []
         operations = 0

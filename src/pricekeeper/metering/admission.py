@@ -77,10 +77,7 @@ class Admission:
         return org_id not in self._queues and self.shares.take(org_id, count)
 
     def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
-        """``tell`` is called with whether it got the places in time.
-
-        ``None`` if too many requests of the organisation wait already.
-        """
+        """``tell`` gets whether it got the places in time; ``None`` if too many wait."""
         if not self._waiting_shares.take(org_id):
             return None
         request = PlaceRequest(org_id, count, self._clock.monotonic_ms() + WAIT_MS_MAX, tell)
@@ -106,10 +103,7 @@ class Admission:
             asyncio.get_running_loop().call_soon(self._admit)
 
     def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Return ``False`` if it need not wait.
-
-        ``go_on`` gets the batch's places, or ``None`` if it got none in time or too many wait.
-        """
+        """``False`` if it need not wait. ``go_on`` gets its places, or ``None`` if it got none."""
         if org_id not in self._queues and self.shares.room(org_id) >= BATCH_MAX:
             return False
 

@@ -51,10 +51,7 @@ class UsageAdopter:
         self._totals = StoredTotals(store, clock, retention_days)
 
     async def adopt(self, scope_key: str, label: str, shard_count: int) -> Adopted:
-        """Adopt all days that are still kept.
-
-        Raises `UnreadableItemError` for an item without the document's attributes.
-        """
+        """Adopt all kept days. Raises `UnreadableItemError` for an item of another form."""
         found = await self._read(scope_key, label, shard_count)
         accounts = changed = cost_usd_picos = 0
         for day, counters in sorted(found.items()):

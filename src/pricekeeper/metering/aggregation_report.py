@@ -23,10 +23,7 @@ class AggregationReport:
     unreadable: int = 0
     errors: tuple[str, ...] = ()
     lag_ms: int | None = 0
-    """Upper bound for the age of a change when it reached its total; 0 without changes.
-
-    ``None`` before any complete run.
-    """
+    """How old a change was at most in its total; ``None`` before any complete run."""
     since_last_ms: int | None = None
     """Since the last complete run of any instance began."""
     skipped: bool = False

@@ -94,10 +94,7 @@ class Aggregator:
         interval_ms: int = INTERVAL_MS,
         observe: Callable[[AggregationReport], None] = lambda _: None,
     ) -> None:
-        """Run at every interval, plus or minus a tenth.
-
-        A run is skipped if any instance began one less than half an interval ago.
-        """
+        """Run at every interval, plus or minus a tenth, unless any instance has just run."""
         while True:
             spread_ms = interval_ms * JITTER_PCT // 100
             await self._clock.sleep_ms(interval_ms + self._random.randint(-spread_ms, spread_ms))
@@ -153,10 +150,7 @@ class Aggregator:
         )
 
     async def read_caught_up_at_ms(self) -> int:
-        """The moment up to which all records are in the totals, in at most two calls.
-
-        Before any complete run, it is the time of this method's first call on this store.
-        """
+        """The moment up to which all records are in the totals, in at most two calls."""
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:
             return last_ms

@@ -110,10 +110,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Total(Counters, frozen=True):
-    """A sum, and the moment up to which it has everything that was acknowledged.
-
-    The moment is by the summing process's clock; 0 without a sum.
-    """
+    """A sum, and up to when it has all that was acknowledged, by the summing process's clock."""
 
     as_of_ms: int = 0
 

@@ -153,10 +153,7 @@ def fold_put(
     *,
     is_whole: bool = False,
 ) -> Put:
-    """Write a total and its parts, on condition that the stored one is still the one read.
-
-    ``is_whole``: it was made from all records, so it lacks none.
-    """
+    """Write a total, if the stored one is the one read. ``is_whole``: it lacks no records."""
     item: Item = {
         **key.attributes,
         **dict(zip(COUNTER_NAMES, fold.total.amounts, strict=True)),
@@ -217,10 +214,7 @@ def fold_from(item: Mapping[str, Any] | None) -> Fold:
 
 
 def total_from(item: Mapping[str, Any] | None) -> Total:
-    """Decode a total; ``None`` is a total of nothing.
-
-    Raises `UnreadableItemError` if the item is unreadable or lacks records.
-    """
+    """Decode a total. Raises `UnreadableItemError`, also if it lacks records."""
     if item is None:
         return Total()
     if lacks_records(item):

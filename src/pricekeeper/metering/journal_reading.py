@@ -252,10 +252,7 @@ def _is_behind(record: Record, after: Cursor | None) -> bool:
 
 
 class WindowSpend:
-    """Sums the spend in budget windows from records, when accounts are opened.
-
-    It reads all records of the window, in one pass for any number of accounts.
-    """
+    """Sums the spend in the windows of any number of accounts, in one pass over the records."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._clock = clock

@@ -153,10 +153,7 @@ class LiveSums:
         """The longest unread first."""
 
     async def read(self, org_ids: Collection[str], tag_key: str | None = None) -> LiveReading:
-        """At most a second old.
-
-        ``tag_key``: its values get the headings that a fold would give them.
-        """
+        """At most a second old. Values of ``tag_key`` get the headings that a fold gives them."""
         key = next(iter(org_ids)) if len(org_ids) == 1 else _ALL
         reading = await self._readings.get(key, lambda: self._read_anew(key))
         if tag_key is None:

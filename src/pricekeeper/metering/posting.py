@@ -104,10 +104,7 @@ class Poster:
     async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
-        """The receipts of counted request ids, and the places taken by authorizations.
-
-        An unreadable one has its error instead.
-        """
+        """The receipts and taken places of these request ids; for an unreadable one its error."""
         found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
         for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
@@ -192,10 +189,7 @@ class Poster:
         return None
 
     async def _spend(self, submissions: Sequence[Submission], writes: Sequence[Write]) -> bool:
-        """Return ``False`` if there is nothing to spend.
-
-        Raises `ContendedError` if an account was not open; it is open then.
-        """
+        """``False`` if nothing is to be spent. Raises `ContendedError` after opening an account."""
         accounts = [account for one in submissions for account in one.budget_accounts]
         if not accounts or self._ledger is None:
             return False

@@ -130,12 +130,7 @@ class RangeReader:
         tag_value: str | None = None,
         live: LiveReading | None = None,
     ) -> SpendTable:
-        """``app_id`` needs a single organisation.
-
-        ``tag_value`` selects a value of the grouping's tag.
-
-        ``live``, the records posted since, must have been read before.
-        """
+        """``app_id`` needs a single organisation; ``live`` must have been read before."""
         if live is None or not live.lacking.keys().isdisjoint(org_ids):
             as_of_ms = await self.read_complete_ms()
         else:

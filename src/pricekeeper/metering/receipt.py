@@ -112,10 +112,7 @@ class Outcome(StrEnum):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A counted record and its receipt.
-
-    ``daily_total`` is its account's spend, as far as this process knows; ``None`` if unreadable.
-    """
+    """A counted record, its receipt, and its account's spend, as far as it is known."""
 
     request_id: str
     outcome: Outcome

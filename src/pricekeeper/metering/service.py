@@ -125,10 +125,7 @@ class Metering:
     def begin(
         self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
     ) -> bool:
-        """Begin to `record` without a waiting task; ``False`` if it would have to wait or fail.
-
-        After ``on_settled``, `find_answer` or `answer` returns the answer.
-        """
+        """Begin to `record` without a waiting task; ``False`` if it would have to wait or fail."""
         submission = self._prepare_at_once(policy, usage)
         if (
             submission is None
@@ -153,10 +150,7 @@ class Metering:
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
-        """Count up to 100 records independently; answers are in their order.
-
-        Without ``places``, `OverloadedError` may refuse the whole batch.
-        """
+        """Count up to 100 records independently; answers are in their order."""
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
         if places is None:

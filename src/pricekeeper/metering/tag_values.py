@@ -68,10 +68,7 @@ class TagValues:
         self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
 
     async def register_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
-        """Register new values; return the sums, with further values under `OTHER`.
-
-        Totals of a key with unreadable values are omitted and counted in ``tally``.
-        """
+        """Register new values; further ones count as `OTHER`, unreadable ones in ``tally``."""
         seen: dict[TagDay, dict[str, None]] = {}
         for number, facet in enumerate(found):
             if number % FACETS_A_TURN == 0:

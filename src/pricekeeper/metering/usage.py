@@ -80,10 +80,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def checked(usage: Usage) -> Usage:
-    """The record with a canonical id; raise `InvalidValueError` for an invalid field.
-
-    Pricing checks token counts, the catalogue checks the label.
-    """
+    """The record with a canonical id. Pricing checks token counts and the label."""
     request_id = parse_request_id(usage.request_id)
     check_details(usage)
     if request_id == usage.request_id:
@@ -138,10 +135,7 @@ def names_authorization(text: object) -> bool:
 
 
 def fingerprint(client_id: str, body: msgspec.Struct) -> bytes:
-    """Return a digest of the client and body, the same in every process.
-
-    An omitted timestamp is not in the body, so a retry has the same digest.
-    """
+    """A digest of client and body, the same in every process and for a retry."""
     named = b"%b\0%b" % (client_id.encode(), _canonical(body))
     return hashlib.blake2b(named, digest_size=_FINGERPRINT_BYTES).digest()
 

@@ -113,10 +113,7 @@ class Voider:
     async def void(
         self, org: Policy, request_id: str, by: Attribution, about_ms: int | None = None
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """Take a record out of its totals and budgets; also return the change of each account.
-
-        Raises `NotFoundError`, or `ConflictError` for a final day or a correction.
-        """
+        """Take a record out of totals and budgets; also return the change of each account."""
         found = await self._find(org, parse_request_id(request_id), about_ms)
         if found is None:
             raise NotFoundError("usage record")

@@ -82,10 +82,7 @@ def override_key(client: Client, day: str) -> Key:
 
 
 def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
-    """The fallback in the item, if any.
-
-    Only the label is required. An attribute of another type makes the item unreadable.
-    """
+    """The fallback in the item, if any. Only the label is required."""
     if item is None or _LABEL not in item:
         return None
     typed = TypedItem(STICKY_STATE, item)

@@ -179,10 +179,7 @@ class Selector:
         raise ContendedError("other commands about this override kept winning")
 
     def _has_seen_it_spent(self, decision: Decision) -> bool:
-        """Whether this process has counted more than the quota of the recommended label.
-
-        An override stays in force, and a sum of the last second is not repeated.
-        """
+        """Whether this process has counted more than its quota, outside of an override."""
         label, policy = decision.label, decision.policy
         if label is None or decision.choice.override is not None:
             return False
@@ -200,10 +197,7 @@ class Selector:
         update: Update | None,
         by: Attribution,
     ) -> bool:
-        """Write a command unless another one came first; return whether it was applied.
-
-        Without an update, only the request is audited.
-        """
+        """Write and audit a command; ``False`` if another came first. It may change nothing."""
         before = items.override(policy.client, policy.incarnation, item)
         change = Change(
             "override.clear" if label is None else "override.set",
