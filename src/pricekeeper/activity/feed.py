@@ -111,13 +111,12 @@ class Feed:
         )
         self._all_incomplete = False
         self._heads = {key: number for key, number in self._heads.items() if key in watched.items()}
-        now_ms = self._clock.now_ms()
-        appends = [
-            _Append(audience, epoch, events, is_complete and is_all)
-            for audience, epoch in watched.items()
-            for events, is_all in [_events_for(audience, news, now_ms)]
-        ]
-        due = [one for one in appends if one.events or self._is_incomplete(one)]
+        now_ms, due = self._clock.now_ms(), list[_Append]()
+        for audience, epoch in watched.items():
+            events, is_all = _events_for(audience, news, now_ms)
+            is_whole = is_complete and is_all and audience not in self._incomplete
+            if events or not is_whole:
+                due.append(_Append(audience, epoch, events, is_whole))
         await gather_in_groups(self._write, due, AT_ONCE)
 
     async def watch(self, audience: str) -> int:
@@ -176,18 +175,14 @@ class Feed:
         raise ContendedError("other processes kept appending to this feed")
 
     async def _write(self, due: _Append) -> None:
-        audience, epoch, events, _ = due
+        audience, epoch, events, is_complete = due
         try:
-            is_complete = not self._is_incomplete(due)
             await self.append(audience, epoch, events, is_complete=is_complete)
         except StoreError as error:
             self._note_failure(error)
             self._incomplete.add(audience)
         else:
             self._incomplete.discard(audience)
-
-    def _is_incomplete(self, due: _Append) -> bool:
-        return not due.is_complete or due.audience in self._incomplete
 
     async def _put(self, audience: str, item: FeedItem) -> _Outcome:
         """Put the item, unless its number is taken.

@@ -158,14 +158,11 @@ class Listener:
         if is_gap or not item.is_complete:
             reason: MissedReason = "TOO_LATE" if is_gap else "TOO_MUCH"
             news.append(Missed(FeedPosition(item.number, sent), reason))
-        count = len(item.events)
-        for index in range(sent, count):
-            is_last = index + 1 == count
-            position = (
-                FeedPosition(item.number) if is_last else FeedPosition(item.number, index + 1)
-            )
-            news.append(Arrived(position, item.events[index]))
         self.position = FeedPosition(item.number)
+        for index, event in enumerate(item.events[sent:], start=sent + 1):
+            is_last = index == len(item.events)
+            position = self.position if is_last else FeedPosition(item.number, index)
+            news.append(Arrived(position, event))
         return news
 
 

@@ -112,7 +112,7 @@ class Outcome(StrEnum):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A counted record, its receipt, and its account's spend, as far as it is known."""
+    """A counted record, its receipt, and the spend of its account, if that is known."""
 
     request_id: str
     outcome: Outcome

@@ -56,10 +56,6 @@ IN_FLIGHT_MS: Final = 65_000
 """The longest duration of a request, plus the difference of the instances' clocks."""
 
 
-def _tell_nobody(_: Sequence[Submission]) -> None:
-    return
-
-
 class Metering:
     """Counts usage, and reads spend."""
 
@@ -73,7 +69,7 @@ class Metering:
         randomness: random.Random | None = None,
         linger_ms: int = 0,
         ledger: Ledger | None = None,
-        on_counted: Callable[[Sequence[Submission]], None] = _tell_nobody,
+        on_counted: Callable[[Sequence[Submission]], None] = lambda _: None,
         in_flight_ms: int = IN_FLIGHT_MS,
     ) -> None:
         """Without a ``ledger``, records are charged to no budget.
@@ -138,10 +134,7 @@ class Metering:
         return True
 
     def find_answer(self, settled: RecordUnderWay) -> Recorded | None:
-        outcome = settled.outcome
-        if outcome is None:
-            return None
-        return self._answer_at_once(settled.policy, settled.submission, outcome)
+        return self._answer_at_once(settled.policy, settled.submission, settled.outcome)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
         outcome = settled.outcome or LookupError("it is not settled")
@@ -278,7 +271,7 @@ class Metering:
                 places.use()
 
     def _answer_at_once(
-        self, policy: Policy, submission: Submission, posted: Posted | BaseException
+        self, policy: Policy, submission: Submission, posted: Posted | BaseException | None
     ) -> Recorded | None:
         """``None`` if its total is unknown."""
         if not isinstance(posted, Posted) or not posted.accepted:

@@ -125,7 +125,8 @@ class Voider:
                 # It may have arrived late, and its reply may be lost.
                 late = _correction(known, b"").receipt
                 await self._marks.request_repair_if_late(org.org_id, [late])
-                await self._trail.apply(by, _repetition(org.org_id, known), ())
+                repetition = Change(_ACTION, _target(record.request_id), org.org_id)
+                await self._trail.apply(by, repetition, ())
                 return known, {}
             try:
                 return await self._post(org, found, by)
@@ -262,12 +263,8 @@ def _change(org_id: str, voided: Voided) -> Change:
         "output_tokens": entry.output_tokens,
     }
     after = {"correction_id": voided.correction_id}
-    return Change(_ACTION, _target(voided), OrgId(org_id), before, after)
+    return Change(_ACTION, _target(voided.record.request_id), OrgId(org_id), before, after)
 
 
-def _repetition(org_id: str, voided: Voided) -> Change:
-    return Change(_ACTION, _target(voided), OrgId(org_id))
-
-
-def _target(voided: Voided) -> str:
-    return f"usage/{voided.record.request_id}"
+def _target(request_id: str) -> str:
+    return f"usage/{request_id}"

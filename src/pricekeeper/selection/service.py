@@ -76,10 +76,6 @@ class _Findings(NamedTuple):
     overrides: list[Override]
 
 
-def _tell_nobody(_: activity.Flip) -> None:
-    return
-
-
 class Selector:
     """Recommends models, records fallbacks, and takes an operator's overrides."""
 
@@ -93,7 +89,7 @@ class Selector:
         trail: AuditTrail | None = None,
         meter: SelectionMeter | None = None,
         entries_max: int = DECISIONS_MAX,
-        on_flip: Callable[[activity.Flip], None] = _tell_nobody,
+        on_flip: Callable[[activity.Flip], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
