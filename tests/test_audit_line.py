@@ -95,6 +95,5 @@ def test_a_secret_in_a_reason_would_not_be_written(capsys: pytest.CaptureFixture
     ],
 )
 def test_what_looks_like_a_secret(text: str, secret: bool) -> None:
-    """By its shape, or because it is registered."""
     keep_secret("known-to-be-secret-0001")
     assert contains_secret(text) is secret

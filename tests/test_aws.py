@@ -173,7 +173,6 @@ async def test_botocore_repeats_nothing(server: Server) -> None:
 
 
 async def test_a_silent_service_ends_an_attempt(server: Server) -> None:
-    """After as many seconds as the caller has chosen; then `call` may try again."""
     server.may_answer.clear()
     clock = QuickClock(NOW_MS)
     client = client_of(endpoint=server.url, attempts_max=2, silence_secs=0.05, clock=clock)
@@ -202,7 +201,6 @@ async def test_calls_take_no_thread_of_the_event_loop(server: Server) -> None:
 async def test_newer_keys_are_found_after_a_refusal(
     standin: SecretsManagerStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are renewed in the credentials file while the service runs."""
     keys = tmp_path / "credentials"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

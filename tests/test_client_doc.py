@@ -35,7 +35,6 @@ def run_here() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("snippet", [*run_here()])
 def test_a_snippet_runs_as_it_stands(snippet: Snippet, tmp_path: Path) -> None:
-    """In a process of its own; when it has ended, nothing is held and everything is counted."""
     rpm = {"capacity": 100, "refill_amount": 100, "refill_period_ms": 60_000}
     tpm = {"capacity": 1_000_000, "refill_amount": 1_000_000, "refill_period_ms": 60_000}
     with (
@@ -69,7 +68,6 @@ def test_what_the_snippets_need_is_known() -> None:
 
 
 def test_every_error_has_a_row() -> None:
-    """With what to do about it."""
     leaves = {
         name
         for name, kind in vars(errors).items()
@@ -91,7 +89,6 @@ def test_the_exceptions_of_a_wrapped_client_are_as_listed() -> None:
 
 
 def test_every_setting_has_a_row() -> None:
-    """With the argument that says the same, and its default."""
     rows = dict(re.findall(r"^\| `(PRICEKEEPER_\w+)` \| `(\w+)` \|", TEXT, re.MULTILINE))
     assert set(rows) == {one.name for one in CLIENT_SETTINGS} - ONLY_FOR_COMMANDS
     assert set(rows.values()) <= set(KeeperSettings.__dataclass_fields__)

@@ -15,7 +15,6 @@ async def _settle() -> None:
 
 
 def test_the_system_clock_tells_epoch_milliseconds() -> None:
-    """Wall time is the machine's, in integer milliseconds."""
     before_ms = time.time_ns() // 1_000_000
     now_ms = SystemClock().now_ms()
     after_ms = time.time_ns() // 1_000_000
@@ -25,7 +24,6 @@ def test_the_system_clock_tells_epoch_milliseconds() -> None:
 
 
 async def test_the_system_clock_measures_what_it_slept() -> None:
-    """Monotonic time moves at least as far as a sleep lasted."""
     clock: Clock = SystemClock()
     start_ms = clock.monotonic_ms()
 
@@ -62,7 +60,6 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
 
 
 async def test_a_sleeper_wakes_at_its_time_and_not_before() -> None:
-    """One millisecond too early is too early."""
     clock = ManualClock()
     async with asyncio.TaskGroup() as tasks:
         sleep = tasks.create_task(clock.sleep_ms(100))
@@ -81,7 +78,6 @@ async def test_a_sleeper_wakes_at_its_time_and_not_before() -> None:
 
 @pytest.mark.parametrize("duration_ms", [0, -1])
 async def test_to_sleep_no_time_only_lets_others_run(duration_ms: int) -> None:
-    """Sleeping for nothing returns without a move of the clock."""
     clock, others = ManualClock(), list[str]()
     asyncio.get_running_loop().call_soon(others.append, "ran")
 
@@ -91,7 +87,6 @@ async def test_to_sleep_no_time_only_lets_others_run(duration_ms: int) -> None:
 
 
 async def test_a_cancelled_sleeper_is_forgotten() -> None:
-    """It is not counted, and time passes its moment without complaint."""
     clock = ManualClock()
     sleep = asyncio.create_task(clock.sleep_ms(100))
     await _settle()
@@ -105,7 +100,6 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
 
 
 async def test_a_jump_of_the_wall_clock_wakes_nobody() -> None:
-    """Wall time may jump both ways; durations are measured on the other clock."""
     clock = ManualClock(now_ms=1_000)
     sleep = asyncio.create_task(clock.sleep_ms(100))
     await _settle()
@@ -122,6 +116,5 @@ async def test_a_jump_of_the_wall_clock_wakes_nobody() -> None:
 
 
 def test_time_passes_forward() -> None:
-    """To go back is a mistake, except for the wall clock, which has its own way."""
     with pytest.raises(ValueError, match="forward"):
         ManualClock().advance_ms(-1)

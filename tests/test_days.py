@@ -33,7 +33,6 @@ def instant_ms(text: str) -> int:
     ],
 )
 def test_an_instant_belongs_to_the_day_its_zone_shows(zone: str, at: str, day: str) -> None:
-    """The zone decides, also far from Greenwich and at odd offsets."""
     assert org_day(zone, instant_ms(at)) == day
 
 
@@ -70,7 +69,6 @@ def test_an_instant_belongs_to_the_day_its_zone_shows(zone: str, at: str, day: s
 def test_a_day_begins_when_its_date_first_shows(
     zone: str, day: str, start: str, hours: float
 ) -> None:
-    """And is as long as it takes until the next one does."""
     start_ms = day_start_ms(zone, day)
     following = day_of(date.fromisoformat(f"{day[:4]}-{day[4:6]}-{day[6:]}") + timedelta(days=1))
 
@@ -109,7 +107,6 @@ def test_the_next_midnight_is_when_the_next_day_begins(zone: str, at: str, midni
     at_ms=st.integers(instant_ms("1900-01-01T00:00:00+00:00"), instant_ms("2060-01-01T00:00:00Z")),
 )
 def test_days_follow_each_other_without_gap_or_overlap(zone: str, at_ms: int) -> None:
-    """An instant is in its day, and the last millisecond before the next midnight still is."""
     day = org_day(zone, at_ms)
     midnight_ms = next_midnight_ms(zone, at_ms)
 

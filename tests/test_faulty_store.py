@@ -52,7 +52,6 @@ async def test_a_fault_does_what_it_says(
 
 
 async def test_a_late_write_arrives_in_the_end(real: Store) -> None:
-    """Long after its caller got an unknown outcome."""
     turns = Interleaving(1)
     store = FaultyStore(real, turns, Faults(late_pct=100))
     await turns.run(store.update(COUNT))
@@ -61,7 +60,6 @@ async def test_a_late_write_arrives_in_the_end(real: Store) -> None:
 
 
 async def test_a_crash_comes_before_or_after_the_write(real: Store) -> None:
-    """Both happen, and no handler for errors sees either."""
     turns = Interleaving(1)
     store = FaultyStore(real, turns, Faults(crashed_pct=100))
     outcomes = await turns.run(*(store.update(COUNT) for _ in range(20)))

@@ -17,7 +17,6 @@ from pricekeeper.telemetry.logs import keep_secret, redacted, timestamp
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(secret: bytes) -> None:
-    """At any place in the line."""
     line = redacted(b'{"event":"x","value":"' + secret + b'","more":"kept"}')
     assert secret.split()[-1] not in line
     assert b'"more":"kept"' in line
@@ -34,7 +33,6 @@ def test_a_known_secret_is_hidden_whatever_it_looks_like(monkeypatch: pytest.Mon
 
 
 def test_an_ordinary_line_stays_as_it_is() -> None:
-    """Ids and routes are not secrets."""
     line = b'{"event":"request","route":"/api/v1/orgs/{org_id}","request_id":"0af3"}'
     assert redacted(line) == line
 

@@ -33,7 +33,6 @@ def some_queries(random: Random) -> Iterator[Query]:
 
 
 async def test_it_finds_what_sqlite_finds() -> None:
-    """For any reads, while items come, go and expire."""
     random, clock = Random(1), ManualClock()
     memory = MemoryStore(clock)
     sqlite = await open_store(SqliteLocation(MEMORY), clock=clock)

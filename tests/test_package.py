@@ -34,7 +34,6 @@ FACES = [
 
 @pytest.mark.parametrize("module", FACES, ids=lambda module: module.__name__)
 def test_all_is_what_is_exposed(module: ModuleType) -> None:
-    """`__all__` names every public name of the module, no other, and in order."""
     public = {
         name
         for name, value in vars(module).items()
@@ -46,13 +45,11 @@ def test_all_is_what_is_exposed(module: ModuleType) -> None:
 
 
 def test_every_exposed_name_exists() -> None:
-    """Nothing is promised that cannot be imported."""
     for module in (pricekeeper, *FACES):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 def test_the_package_is_typed() -> None:
-    """Type checkers of users see our annotations."""
     assert importlib.resources.files(pricekeeper).joinpath("py.typed").is_file()
 
 

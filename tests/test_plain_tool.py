@@ -63,7 +63,6 @@ def test_the_files_that_name_the_phrases_are_exempt() -> None:
 
 
 def test_the_command_fails_if_it_finds_one(tmp_path: Path) -> None:
-    """It prints the place and the phrase, and how many there are."""
     commands = (["init", "-q"], ["add", "."])
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "plain.py").write_text((ROOT / "tools" / "plain.py").read_text())

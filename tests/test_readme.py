@@ -88,7 +88,6 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
 def test_the_demo_prints_what_the_document_of_the_gateway_shows(
     printed: list[str], demo: dict[str, str]
 ) -> None:
-    """The lines for all clients, and those for one client each."""
     own = {name: demo[name] for name in demo if not of_gateway(name)}
     before = {**own, "AWS_ACCESS_KEY_ID": "AKIAOFSOMEBODY", "AWS_SECRET_ACCESS_KEY": "x"}
     made = environment_after(shell_blocks(GATEWAY_DOCUMENT), before)
@@ -126,6 +125,5 @@ def test_the_python_works_as_pasted(
 
 
 def test_every_file_it_points_to_exists() -> None:
-    """A link that leads nowhere is a bug of the README."""
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README.read_text("utf-8")):
         assert (README.parent / target).exists(), target

@@ -34,7 +34,6 @@ LOOPBACK = "http://127.0.0.1:8000"
 
 
 def test_without_an_environment_there_is_a_file() -> None:
-    """A newcomer gets an embedded store in the working directory."""
     assert read_settings({}).store == SqliteLocation("data/pricekeeper.db")
 
 
@@ -46,7 +45,6 @@ def test_the_store_is_chosen_by_one_variable() -> None:
 
 
 def test_settings_cannot_be_changed() -> None:
-    """They are read once and then only handed around."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         read_settings({}).store = SqliteLocation("other.db")  # type: ignore[misc]
 
@@ -98,7 +96,6 @@ def test_a_store_is_named_by_a_url(url: str, location: StoreLocation) -> None:
     ],
 )
 def test_a_typo_is_told_with_the_name_of_the_variable(url: str, message: str) -> None:
-    """The message names the variable, so that an operator knows where to look."""
     with pytest.raises(SettingsError, match=message) as caught:
         parse_store_location(url)
 
@@ -110,7 +107,6 @@ def test_a_typo_is_told_with_the_name_of_the_variable(url: str, message: str) ->
     rest=st.text() | st.text(alphabet="[]:/?&=%#@.0aé"),
 )
 def test_any_text_is_a_store_or_a_settings_error(scheme: str, rest: str) -> None:
-    """No spelling, however odd, ends in another error than ours."""
     try:
         location = parse_store_location(scheme + rest)
     except SettingsError:
@@ -167,7 +163,6 @@ def test_a_typo_in_the_price_source_is_told_when_settings_are_read(text: str, me
     rest=st.text() | st.text(alphabet="aws:/-1,."),
 )
 def test_any_text_is_a_price_source_or_a_settings_error(scheme: str, rest: str) -> None:
-    """No spelling, however odd, ends in another error than ours."""
     try:
         location = parse_price_location(scheme + rest)
     except SettingsError:
@@ -217,7 +212,6 @@ def test_a_proxy_that_is_no_address_is_refused(text: str) -> None:
 
 
 def test_whether_a_refresh_needs_the_secret() -> None:
-    """Only on request; a typo is an error."""
     assert read_settings({}).refresh_needs_secret is False
     for text, needed in (("optional", False), ("required", True)):
         found = read_settings({"PRICEKEEPER_REFRESH_AUTH": text})
@@ -257,14 +251,12 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(name: str, meant: st
 
 
 def test_a_name_that_is_like_no_other_is_told_as_well() -> None:
-    """Without a guess."""
     assert unknown_settings({"PRICEKEEPER_XYZZY": "1"}) == [
         "PRICEKEEPER_XYZZY is not a setting and has no effect"
     ]
 
 
 def test_what_kubernetes_sets_is_not_told() -> None:
-    """In every pod beside a service of that name; but a port that a person has set is."""
     of_kubernetes = {
         "PRICEKEEPER_SERVICE_HOST": "10.0.0.1",
         "PRICEKEEPER_SERVICE_PORT": "8080",
@@ -278,7 +270,6 @@ def test_what_kubernetes_sets_is_not_told() -> None:
 
 
 def test_a_misspelt_name_in_a_settings_file_is_told(tmp_path: Path) -> None:
-    """There it is an error, and says what may be meant."""
     path = tmp_path / "settings"
     path.write_text("PRICEKEEPER_STROE=sqlite:///x.db\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1.*do you mean PRICEKEEPER_STORE\?"):
@@ -302,7 +293,6 @@ def test_where_metrics_have_a_listener(text: str, address: ListenAddress | None)
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "x", "1.5", ":9464", "::1:9464", "a:", "²"])
 def test_what_is_no_place_for_a_listener(text: str) -> None:
-    """Told by name."""
     with pytest.raises(SettingsError, match="PRICEKEEPER_METRICS_PORT"):
         read_settings({"PRICEKEEPER_METRICS_PORT": text})
 
@@ -321,7 +311,6 @@ def test_a_metrics_token_is_a_secret() -> None:
 
 @pytest.mark.parametrize("text", ["15", "0", "-1", "x", "1000001", "9" * 20])
 def test_how_many_connections_there_may_be(text: str) -> None:
-    """From a handful to a million."""
     assert read_settings({"PRICEKEEPER_CONNECTIONS_MAX": "16"}).connections_max == 16
     with pytest.raises(SettingsError, match="PRICEKEEPER_CONNECTIONS_MAX"):
         read_settings({"PRICEKEEPER_CONNECTIONS_MAX": text})
@@ -352,7 +341,6 @@ def test_how_long_usage_is_kept(text: str) -> None:
 def test_exports_go_to_a_folder_or_a_bucket(
     text: str, location: FolderLocation | S3Location | None
 ) -> None:
-    """Nowhere, unless it is said."""
     assert read_settings({"PRICEKEEPER_EXPORT_TO": text}).export_to == location
 
 
@@ -373,7 +361,6 @@ def test_exports_go_to_a_folder_or_a_bucket(
     ],
 )
 def test_what_is_no_place_for_exports(text: str) -> None:
-    """Told by name, with the two forms there are."""
     with pytest.raises(SettingsError, match=r"PRICEKEEPER_EXPORT_TO.*s3://BUCKET/PREFIX"):
         parse_export_location(text)
 
@@ -464,7 +451,6 @@ def test_the_gateway_is_there_if_it_has_an_upstream(
     ],
 )
 def test_a_gateways_settings_are_checked_at_start(name: str, value: str) -> None:
-    """The error names the setting."""
     with pytest.raises(SettingsError, match=f"PRICEKEEPER_{name}"):
         read_settings({f"PRICEKEEPER_{name}": value})
 

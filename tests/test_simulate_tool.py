@@ -24,7 +24,6 @@ def fail_at(seed_failing: int) -> Callable[[str], Callable[[int], object]]:
 
 
 def test_every_seed_of_every_kind_is_played() -> None:
-    """In turns, and no more than was asked for."""
     chunks = simulate.chunks_of(("metering", "alerts"), 7, 60, 2)
     played = [(one.what, seed) for one in chunks for seed in range(one.first, one.first + one.size)]
     assert sorted(played) == sorted(
@@ -36,7 +35,6 @@ def test_every_seed_of_every_kind_is_played() -> None:
 def test_the_first_seed_that_fails_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The failure shows the command that replays it."""
     monkeypatch.setattr(simulate, "player", fail_at(123))
     assert simulate.play_all(("authorizations", "metering"), 100, 200, 2) == 1
     told = capsys.readouterr().out
@@ -78,7 +76,6 @@ def test_whoever_interrupts_it_is_told_how_to_go_on() -> None:
 
 
 def test_a_planted_bug_is_found() -> None:
-    """By the first seed that does."""
     assert simulate.find_seed("metering", 3, "receipt and page apart") == 0
     assert simulate.find_seed("alerts", 3, "settled before it is sent") == 0
     assert simulate.find_seed("authorizations", 3, "hold beside the sheet") == 1

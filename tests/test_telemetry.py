@@ -66,7 +66,6 @@ def test_a_duration_is_in_the_first_bucket_that_it_fits(place: int) -> None:
 
 @pytest.mark.parametrize("place", range(len(BOUNDS)))
 def test_a_size_is_in_the_first_bucket_that_it_fits(place: int) -> None:
-    """The same, in powers of two."""
     sizes, bound = Sizes(), BOUNDS[place]
     for size in (bound, bound + 1):
         sizes.note(size)

@@ -78,7 +78,6 @@ def test_a_stream_that_was_left_is_counted_before_records_are_read(
 
 
 def test_budgets_quotas_and_limits_are_the_apps(bedrock: pricekeeper.testing.Bedrock) -> None:
-    """Each kind of denial is named."""
     rpm = {"capacity": 1, "refill_amount": 1, "refill_period_ms": 60_000}
     with pricekeeper.testing.service(
         quotas={"premium": 10_000},

@@ -77,7 +77,6 @@ def test_what_is_believed(evidence: Evidence, difference_ms: int, doubt: Doubt |
 
 
 def test_without_a_leap_it_is_the_wall_clock(machine: ManualClock, clock: TrustedClock) -> None:
-    """To the millisecond, with small corrections either way."""
     for correction_ms in (0, 20_000, -35_000, 59_000):
         machine.jump_ms(correction_ms)
         machine.advance_ms(1_000)
@@ -123,7 +122,6 @@ def test_a_leap_that_lasts_is_believed_in_the_end(
 def test_a_clock_that_keeps_leaping_is_not_believed(
     machine: ManualClock, clock: TrustedClock
 ) -> None:
-    """It must run evenly for all of that time."""
     machine.jump_ms(DAY_MS)
     for _ in range(10):
         assert doubt_of(clock) is Doubt.LEAP
@@ -196,7 +194,6 @@ def test_the_store_confirms_a_correction_at_once(
 def test_a_leap_that_the_store_contradicts_is_never_believed(
     machine: ManualClock, clock: TrustedClock
 ) -> None:
-    """However long it lasts."""
     machine.jump_ms(DAY_MS)
     for _ in range(10):
         clock.note_store_date(START_MS + machine.monotonic_ms())
@@ -232,7 +229,6 @@ def test_one_strange_answer_of_the_store_does_not_move_the_time(
 
 
 def test_a_simulated_clock_does_not_hear_the_store(machine: ManualClock) -> None:
-    """Its time has nothing to do with that of any machine."""
     clock = TrustedClock(machine, uses_store_date=False)
     clock.note_store_date(START_MS - DAY_MS)
     assert doubt_of(clock) is None

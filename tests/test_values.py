@@ -16,7 +16,6 @@ PARSERS: list[Callable[[Any], str]] = [parse_org_id, parse_app_id, parse_model_l
 
 
 def test_an_organisation_is_a_uuid_in_lower_case() -> None:
-    """Upper case names the same organisation, so it becomes the same id."""
     assert parse_org_id(ORG) == ORG
     assert parse_org_id(ORG.upper()) == ORG
 
@@ -46,20 +45,17 @@ def test_other_spellings_of_a_uuid_are_refused(text: Any) -> None:
 
 @pytest.mark.parametrize("text", ["a", "Billing.api_v2-eu", "0", "-", "x" * 64])
 def test_an_app_is_a_short_plain_name(text: str) -> None:
-    """Letters, digits, dot, dash and underscore; the case is kept."""
     assert parse_app_id(text) == text
 
 
 @pytest.mark.parametrize("text", ["", "x" * 65, "a b", "a#b", "a/b", "é", "a\n", None, 7])
 def test_an_app_of_another_shape_is_refused(text: Any) -> None:
-    """Anything that could be mistaken for a part of a key, or for another name, is refused."""
     with pytest.raises(InvalidValueError, match="app_id: must be 1 to 64"):
         parse_app_id(text)
 
 
 @pytest.mark.parametrize("text", ["premium", "nova-1.5", "0", "x" * 64])
 def test_a_model_label_is_a_short_lower_case_name(text: str) -> None:
-    """It starts with a letter or a digit."""
     assert parse_model_label(text) == text
 
 
@@ -73,7 +69,6 @@ def test_a_model_label_of_another_shape_is_refused(text: Any) -> None:
 @pytest.mark.parametrize("parse", PARSERS)
 @given(text=st.text() | st.from_regex(r"[a-z0-9#-]{1,40}"))
 def test_no_id_reaches_into_another_key(parse: Callable[[Any], str], text: str) -> None:
-    """Every accepted name holds no separator, and parsing it again changes nothing."""
     try:
         parsed = parse(text)
     except InvalidValueError:
@@ -83,7 +78,6 @@ def test_no_id_reaches_into_another_key(parse: Callable[[Any], str], text: str) 
 
 
 def test_the_error_names_the_field_that_the_caller_used() -> None:
-    """A caller who calls it something else reads that name."""
     with pytest.raises(InvalidValueError) as caught:
         parse_app_id("no good", field="parent.app")
 

@@ -134,7 +134,6 @@ def server(installed: dict[str, Installed]) -> Installed:
 
 
 def test_the_client_is_small(client: Installed) -> None:
-    """In packages and in bytes, with ourselves."""
     packages = client.packages
 
     assert {"bedrock-price-keeper", "aiohttp", "msgspec"} <= packages
@@ -169,14 +168,12 @@ def test_the_client_says_what_its_program_needs(client: Installed, words: tuple[
 
 
 def test_the_clients_program_looks_after_its_spool(client: Installed) -> None:
-    """It is on the machine where the files are."""
     assert "flush" in client.run("pricekeeper", "spool", "--help").stdout
     done = client.run("pricekeeper", "spool", "show")
     assert (done.returncode, done.stderr.partition(" ")[0]) == (2, "INVALID_SETTING")
 
 
 def test_the_server_serves(server: Installed) -> None:
-    """The service and the command line, without prices and Parquet."""
     done = server.run("pricekeeper", "serve", "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -205,7 +202,6 @@ def test_the_server_has_the_dashboard(server: Installed) -> None:
 
 
 def test_a_server_opens_a_store(server: Installed) -> None:
-    """Nothing of what a start needs is missing."""
     store = f"sqlite:///{server.folder}/store.db"
     done = server.run("pricekeeper", "tables", "create", "--store", store, "--json")
 

@@ -145,7 +145,6 @@ async def test_a_failure_is_everybodys_and_is_not_kept() -> None:
 
 
 async def test_a_failure_that_nobody_waits_for_is_no_noise() -> None:
-    """Python complains about an exception that is never read."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
     flights: SingleFlight[str, int] = SingleFlight("test")
@@ -169,7 +168,6 @@ async def test_a_failure_that_nobody_waits_for_is_no_noise() -> None:
 
 
 async def test_who_comes_after_a_detachment_starts_anew() -> None:
-    """What is read again after a change must not be the answer of a read from before it."""
     flights: SingleFlight[str, int] = SingleFlight("test")
     work = Work()
     (before,) = await started(1, lambda: asyncio.create_task(flights.run("key", work.run)))
@@ -234,7 +232,6 @@ async def test_the_next_execution_survives_the_failure_and_the_caller_before_it(
     ],
 )
 def test_each_caller_has_an_error_of_its_own(error: PriceKeeperError) -> None:
-    """It says the same and has the same fields, and a traceback that is the caller's alone."""
     try:
         raise error
     except PriceKeeperError as raised:
@@ -263,7 +260,6 @@ def test_an_error_of_another_make_is_copied_if_it_can_be() -> None:
 
 
 async def test_what_has_one_key_follows_each_other() -> None:
-    """The rest runs at once, and the results are in order."""
     running: list[int] = []
     together: list[list[int]] = []
 
@@ -280,7 +276,6 @@ async def test_what_has_one_key_follows_each_other() -> None:
 
 
 async def test_so_many_run_at_once_and_no_more() -> None:
-    """The results are in order, and the groups are cut from the beginning."""
     running: set[int] = set()
     most = 0
 

@@ -45,7 +45,6 @@ def test_who_floods_first_does_not_keep_its_neighbour_out() -> None:
 
 
 def test_places_are_taken_together_or_not_at_all() -> None:
-    """A batch has all of its places, or none."""
     shares = Shares(PLACES)
     assert shares.take("org", 400)
     assert not shares.take("org", 201)
@@ -97,7 +96,6 @@ def test_turns_rotate_and_keep_the_order_of_each() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_entry_waits_for_one_turn_of_each_other_organisation(seed: int) -> None:
-    """However many those have queued, and whenever they come."""
     random, turn = Random(seed), 3
     queue: TurnQueue[tuple[str, int]] = TurnQueue(turn)
     waiting: dict[str, list[int]] = defaultdict(list)
@@ -119,7 +117,6 @@ def test_an_entry_waits_for_one_turn_of_each_other_organisation(seed: int) -> No
 
 
 async def test_slots_are_given_by_organisation_in_turns() -> None:
-    """A neighbour goes next, however many of the flood wait."""
     slots, order = FairSlots(1), []
     await slots.acquire("flood")
 
@@ -139,7 +136,6 @@ async def test_slots_are_given_by_organisation_in_turns() -> None:
 
 
 async def test_a_slot_is_never_lost_to_a_caller_that_is_cancelled() -> None:
-    """Neither while it waits nor in the turn in which it is let in."""
     slots = FairSlots(1)
     await slots.acquire("a")
     waiting = [asyncio.create_task(slots.acquire("b")) for _ in range(3)]

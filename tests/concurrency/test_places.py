@@ -39,7 +39,6 @@ def fill(places: Places, *clients: tuple[str, str]) -> Counter[tuple[str, str]]:
 async def test_each_client_has_a_share_and_leaves_room(
     clients: list[tuple[str, str]], each: float
 ) -> None:
-    """A client of an organisation that is already there finds room as well as a new one."""
     places = Places(1_200, 0, 0)
     held = fill(places, *clients)
     assert all(abs(held[client] - 1_200 * each) <= 2 for client in clients)
@@ -144,7 +143,6 @@ async def test_a_request_that_is_admitted_and_cancelled_in_one_turn() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_no_place_is_lost_whatever_happens(seed: int) -> None:
-    """Clients take, wait, give back and are cancelled in any order; in the end all is free."""
     random = Random(seed)
     places = Places(40, 30, LONG_SECS)
     clients = [(f"org-{n % 3}", f"org-{n % 3}-app-{n}") for n in range(7)]

@@ -33,7 +33,6 @@ def test_the_age_counts_from_the_start_of_the_read(
 
 
 def test_a_replaced_value_keeps_its_age(cache: ReadCache[str, int], clock: ManualClock) -> None:
-    """Only a cached value can be replaced."""
     cache.keep("a", 1, cache.reading())
     clock.advance_ms(AGE_MS_MAX - 1)
     cache.replace("a", 2)
@@ -44,7 +43,6 @@ def test_a_replaced_value_keeps_its_age(cache: ReadCache[str, int], clock: Manua
 
 
 def test_the_least_recently_used_value_is_evicted(cache: ReadCache[str, int]) -> None:
-    """The bound holds, and a value that is read stays."""
     for key in "abc":
         cache.keep(key, 1, cache.reading())
     cache.get("a")

@@ -36,7 +36,6 @@ def clock() -> ManualClock:
 
 
 async def test_a_reading_is_used_for_a_moment(clock: ManualClock) -> None:
-    """All callers share it, and then it is made again."""
     source = Source(clock)
     assert {await source.get() for _ in range(5)} == {1}
     clock.advance_ms(999)
@@ -73,7 +72,6 @@ async def test_much_work_is_rested_from(clock: ManualClock) -> None:
 
 
 async def test_little_work_is_not_rested_from(clock: ManualClock) -> None:
-    """A caller finds what changed before it asked, also while an earlier reading is under way."""
     source = Source(clock, work_us=6_000)
     source.gate.clear()
     asking = [asyncio.create_task(source.get())]
@@ -87,7 +85,6 @@ async def test_little_work_is_not_rested_from(clock: ManualClock) -> None:
 
 
 async def test_callers_share_what_is_under_way(clock: ManualClock) -> None:
-    """Twenty at once are one reading; a failed one is not kept."""
     source = Source(clock)
     assert await asyncio.gather(*(source.get() for _ in range(20))) == [1] * 20
 
@@ -101,7 +98,6 @@ async def test_callers_share_what_is_under_way(clock: ManualClock) -> None:
 
 
 async def test_it_remembers_so_many(clock: ManualClock) -> None:
-    """The one that was used longest ago is forgotten."""
     source = Source(clock)
     for key in ("a", "b", "c"):
         await source.get(key)

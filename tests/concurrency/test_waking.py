@@ -9,7 +9,6 @@ from pricekeeper.concurrency import wait_or_wake
 
 @pytest.mark.parametrize("is_woken", [True, False])
 async def test_the_first_of_sleep_and_event_ends_the_wait(is_woken: bool) -> None:
-    """The other one is cancelled."""
     wake, slept = asyncio.Event(), asyncio.Event()
     (wake if is_woken else slept).set()
 
@@ -22,7 +21,6 @@ async def test_the_first_of_sleep_and_event_ends_the_wait(is_woken: bool) -> Non
 
 
 async def test_a_cancelled_wait_cancels_both() -> None:
-    """As at the end of a service."""
     waiting = asyncio.create_task(wait_or_wake(asyncio.sleep(3600), asyncio.Event()))
     await asyncio.sleep(0)
 

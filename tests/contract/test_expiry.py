@@ -56,7 +56,6 @@ async def test_it_is_there_until_its_second_comes(
 
 
 async def test_reads_do_not_see_it(store: Store, expired: Key) -> None:
-    """Neither get, nor batch_get, nor query."""
     assert await store.get(SESSIONS, expired) is None
     assert await store.batch_get([(SESSIONS, expired)]) == [None]
     assert (await store.query(Query(SESSIONS, expired.pk))).items == ()
@@ -78,7 +77,6 @@ async def test_a_query_fills_its_limit_with_the_living(
 
 
 async def test_put_if_absent_succeeds(store: Store, clock: ShiftedClock, expired: Key) -> None:
-    """The place is free again."""
     await store.put(Put(SESSIONS, lasting(expired, clock, n=1), ITEM_ABSENT))
     read = await store.get(SESSIONS, expired)
     assert read is not None
@@ -121,20 +119,17 @@ async def test_an_update_starts_from_nothing(
 
 
 async def test_an_update_without_expiry_revives_for_good(store: Store, expired: Key) -> None:
-    """Nothing of the old item remains, its expiry included."""
     new = await store.update(Update(SESSIONS, expired, (Add("n", 1),)))
     assert new == {"PK": expired.pk, "SK": expired.sk, "n": 1}
     assert await store.get(SESSIONS, expired) == new
 
 
 async def test_an_update_whose_condition_absence_satisfies(store: Store, expired: Key) -> None:
-    """It too starts from nothing."""
     new = await store.update(Update(SESSIONS, expired, (Add("n", 1),), attr("n").absent()))
     assert new["n"] == 1
 
 
 async def test_deleting_it_returns_nothing(store: Store, expired: Key) -> None:
-    """It was not there."""
     assert await store.delete(Delete(SESSIONS, expired)) is None
     assert await store.get(SESSIONS, expired) is None
 
@@ -142,7 +137,6 @@ async def test_deleting_it_returns_nothing(store: Store, expired: Key) -> None:
 async def test_a_transaction_sees_no_item_either(
     store: Store, clock: ShiftedClock, expired: Key, at: Place
 ) -> None:
-    """Put-if-absent, update from nothing and a check of absence, all in one."""
     other, third = at.key("b"), at.key("c")
     for key in (other, third):
         await store.put(Put(SESSIONS, lasting(key, clock, n=40)))
@@ -163,7 +157,6 @@ async def test_a_transaction_sees_no_item_either(
 async def test_a_cancelled_transaction_carries_no_expired_item(
     store: Store, expired: Key, at: Place
 ) -> None:
-    """The reason says that the condition failed on nothing."""
     with pytest.raises(TransactionCancelledError) as failure:
         await store.transact(
             [

@@ -27,7 +27,6 @@ TASKS = 64
 
 
 async def test_no_addition_is_lost(store: Store, at: Place) -> None:
-    """64 tasks add to one counter; every new value is seen exactly once."""
     key = at.key()
 
     async def add(times: int) -> list[int]:
@@ -79,7 +78,6 @@ async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
 
 
 async def test_a_delete_has_one_taker(store: Store, at: Place) -> None:
-    """64 tasks delete one item if it exists: one gets it, the others fail."""
     key = at.key()
     item = {"PK": key.pk, "SK": key.sk, "n": 1}
     await store.put(Put(CONFIG, item))
@@ -90,7 +88,6 @@ async def test_a_delete_has_one_taker(store: Store, at: Place) -> None:
 
 
 async def test_transfers_keep_the_sum(store: Store, at: Place) -> None:
-    """Money moves between accounts, never out of thin air; no account is overdrawn."""
     accounts = [at.key("a", str(n)) for n in range(8)]
     for key in accounts:
         await store.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 10}))
@@ -174,7 +171,6 @@ async def test_closing_drains_and_then_refuses(
 
 
 async def test_creating_tables_twice_is_fine(store: Store, at: Place) -> None:
-    """What is there stays."""
     key = at.key()
     await store.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 1}))
     await asyncio.gather(store.create_tables(), store.create_tables())
@@ -184,5 +180,4 @@ async def test_creating_tables_twice_is_fine(store: Store, at: Place) -> None:
 
 
 def test_open_store_is_public() -> None:
-    """The composition root needs nothing but this."""
     assert callable(open_store)

@@ -36,7 +36,6 @@ async def test_batch_get_keeps_the_order_and_marks_gaps(store: Store, at: Place)
 
 
 async def test_batch_get_of_more_than_one_request_holds(store: Store, at: Place) -> None:
-    """250 keys: DynamoDB takes a hundred at a time, the caller need not know."""
     await fill(store, at.pk(), [f"{n:03}" for n in range(250)])
     places = [(SESSIONS, at.key("a", f"{n:03}")) for n in reversed(range(250))]
     found = await store.batch_get(places)
@@ -44,7 +43,6 @@ async def test_batch_get_of_more_than_one_request_holds(store: Store, at: Place)
 
 
 async def test_batch_get_of_large_items(store: Store, at: Place) -> None:
-    """More than 16 MB in one go: what the engine leaves unprocessed is asked for again."""
     places = [(CONFIG, at.key("a", f"{n:02}")) for n in range(45)]
     for n, (table, key) in enumerate(places):
         await store.put(Put(table, {"PK": key.pk, "SK": key.sk, "n": n, "v": "x" * 390_000}))
@@ -53,7 +51,6 @@ async def test_batch_get_of_large_items(store: Store, at: Place) -> None:
 
 
 async def test_batch_get_of_nothing(store: Store) -> None:
-    """An empty question has an empty answer."""
     assert await store.batch_get([]) == []
 
 
@@ -69,7 +66,6 @@ async def test_query_sorts_by_the_bytes_of_the_sort_key(store: Store, at: Place)
 
 
 async def test_query_narrows(store: Store, at: Place) -> None:
-    """By prefix, and by a range with either end open."""
     await fill(store, at.pk(), ["APP#a", "APP#b", "APP", "APQ", "ORG", "APP#\U0010ffff\U0010ffff"])
     expected = {
         ("APP#", "", ""): ["APP#a", "APP#b", "APP#\U0010ffff\U0010ffff"],
@@ -89,7 +85,6 @@ async def test_query_narrows(store: Store, at: Place) -> None:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("prefix", ["", "k"])
 async def test_query_pages(store: Store, at: Place, descending: bool, prefix: str) -> None:
-    """Page after page, each item once; the last page says that it is the last."""
     keys = [f"k{n:02}" for n in range(10)]
     await fill(store, at.pk(), keys)
     seen: list[object] = []
@@ -106,7 +101,6 @@ async def test_query_pages(store: Store, at: Place, descending: bool, prefix: st
 
 
 async def test_query_continues_inside_a_range(store: Store, at: Place) -> None:
-    """A position to continue from and a range narrow together."""
     await fill(store, at.pk(), list("abcdef"))
     up = Query(SESSIONS, at.pk(), first="b", last="e", after="c")
     assert await sort_keys(store, up) == ["d", "e"]
@@ -115,7 +109,6 @@ async def test_query_continues_inside_a_range(store: Store, at: Place) -> None:
 
 
 async def test_query_follows_the_engine_s_own_pages(store: Store, at: Place) -> None:
-    """An answer of several megabytes is put together from as many requests as it takes."""
     for n in range(6):
         item = {"PK": at.pk(), "SK": f"{n}", "n": n, "v": "x" * 390_000}
         await store.put(Put(CONFIG, item))
@@ -137,6 +130,5 @@ async def test_query_follows_the_engine_s_own_pages(store: Store, at: Place) -> 
     ids=["no-sort-key", "empty-pk", "limit-0", "limit-1001", "prefix-and-range", "long-prefix"],
 )
 async def test_impossible_queries_are_refused(store: Store, query: Query) -> None:
-    """Alike on every store."""
     with pytest.raises(InvalidOperationError):
         await store.query(query)

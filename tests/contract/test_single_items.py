@@ -30,7 +30,6 @@ def item(key: Key, **attributes: Any) -> Item:
 
 
 async def test_an_absent_item_is_none(store: Store, at: Place) -> None:
-    """Reading where nothing was written finds nothing."""
     assert await store.get(CONFIG, at.key()) is None
 
 
@@ -69,7 +68,6 @@ async def test_every_value_comes_back_as_it_was(store: Store, at: Place, value: 
 
 
 async def test_put_replaces_the_whole_item(store: Store, at: Place) -> None:
-    """Attributes of the old item do not shine through."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, old=1)))
     await store.put(Put(CONFIG, item(key, new=2)))
@@ -77,7 +75,6 @@ async def test_put_replaces_the_whole_item(store: Store, at: Place) -> None:
 
 
 async def test_items_differ_by_either_half_of_the_key(store: Store, at: Place) -> None:
-    """Partition and sort key are both part of the address."""
     for n, key in enumerate((at.key("a", "1"), at.key("a", "2"), at.key("b", "1"))):
         await store.put(Put(CONFIG, item(key, n=n)))
     found = await store.get(CONFIG, at.key("a", "2"))
@@ -86,7 +83,6 @@ async def test_items_differ_by_either_half_of_the_key(store: Store, at: Place) -
 
 
 async def test_a_table_without_sort_key(store: Store, at: Place) -> None:
-    """Some tables are addressed by the partition key alone."""
     key = Key(at.pk())
     await store.put(Put(REVOKED_TOKENS, {"PK": key.pk, "n": 1}))
     assert await store.get(REVOKED_TOKENS, key) == {"PK": key.pk, "n": 1}
@@ -94,7 +90,6 @@ async def test_a_table_without_sort_key(store: Store, at: Place) -> None:
 
 
 async def test_update_creates_what_is_absent(store: Store, at: Place) -> None:
-    """An update of nothing starts from the bare key."""
     key = at.key()
     new = await store.update(Update(CONFIG, key, (Set("a", 1), Add("n", 5))))
     assert new == item(key, a=1, n=5)
@@ -102,7 +97,6 @@ async def test_update_creates_what_is_absent(store: Store, at: Place) -> None:
 
 
 async def test_update_returns_the_item_as_it_is_afterwards(store: Store, at: Place) -> None:
-    """Every kind of action, and the attributes that were not touched, are in the answer."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, kept="k", gone=1, n=10)))
     new = await store.update(
@@ -113,7 +107,6 @@ async def test_update_returns_the_item_as_it_is_afterwards(store: Store, at: Pla
 
 
 async def test_add_unites_sets(store: Store, at: Place) -> None:
-    """ADD on a set adds members; on nothing it makes the set."""
     key = at.key()
     await store.update(Update(CONFIG, key, (Add("tags", frozenset({"a"})),)))
     new = await store.update(Update(CONFIG, key, (Add("tags", frozenset({"a", "b"})),)))
@@ -121,7 +114,6 @@ async def test_add_unites_sets(store: Store, at: Place) -> None:
 
 
 async def test_add_counts_beyond_64_bits(store: Store, at: Place) -> None:
-    """Counters are exact up to 38 digits on every store."""
     key = at.key()
     for _ in range(3):
         new = await store.update(Update(CONFIG, key, (Add("n", 2**63 - 1),)))
@@ -134,7 +126,6 @@ async def test_add_counts_beyond_64_bits(store: Store, at: Place) -> None:
     "held", ["text", True, [1], frozenset({"a"})], ids=lambda held: type(held).__name__
 )
 async def test_add_to_another_type_is_refused(store: Store, at: Place, held: Any) -> None:
-    """A number can't be added to something that is not one, and nothing changes."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, v=held)))
     with pytest.raises(InvalidOperationError):
@@ -143,7 +134,6 @@ async def test_add_to_another_type_is_refused(store: Store, at: Place, held: Any
 
 
 async def test_delete_returns_what_was_there(store: Store, at: Place) -> None:
-    """And the second time there is nothing left to return."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, n=1)))
     assert await store.delete(Delete(CONFIG, key)) == item(key, n=1)
@@ -218,7 +208,6 @@ CONDITIONS: list[tuple[Condition, bool]] = [
 async def test_conditions_mean_what_dynamodb_says(
     store: Store, at: Place, condition: Condition, holds: bool
 ) -> None:
-    """A write happens exactly when its condition holds of the current item."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, **HELD)))
     if holds:
@@ -246,7 +235,6 @@ async def test_a_failed_condition_carries_the_current_item(store: Store, at: Pla
 
 
 async def test_a_condition_on_nothing_fails_with_no_item(store: Store, at: Place) -> None:
-    """Where no item was, none is carried, and none is made."""
     key = at.key()
     with pytest.raises(ConditionFailedError) as failure:
         await store.update(Update(CONFIG, key, (Add("n", 1),), ITEM_EXISTS))
@@ -255,7 +243,6 @@ async def test_a_condition_on_nothing_fails_with_no_item(store: Store, at: Place
 
 
 async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
-    """The second of two creations sees the first."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, n=1), ITEM_ABSENT))
     with pytest.raises(ConditionFailedError) as failure:
@@ -276,7 +263,6 @@ async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
     ids=["empty-pk", "empty-sk", "no-sk", "long-pk", "long-sk", "surrogate"],
 )
 async def test_impossible_keys_are_refused(store: Store, key: Key) -> None:
-    """By every call alike, before anything is written."""
     with pytest.raises(InvalidOperationError):
         await store.get(CONFIG, key)
     with pytest.raises(InvalidOperationError):
@@ -290,7 +276,6 @@ async def test_impossible_keys_are_refused(store: Store, key: Key) -> None:
 
 
 async def test_the_longest_keys_work(store: Store, at: Place) -> None:
-    """Exactly at the limits of DynamoDB."""
     key = Key(at.pk().ljust(2048, "x"), "é" * 512)
     await store.put(Put(CONFIG, item(key, n=1)))
     assert await store.get(CONFIG, key) == item(key, n=1)
@@ -332,7 +317,6 @@ async def test_impossible_values_are_refused(store: Store, at: Place, value: Any
 
 
 async def test_nesting_has_a_floor(store: Store, at: Place) -> None:
-    """31 levels can be stored, 32 can't."""
     deep: Any = "x"
     for _ in range(31):
         deep = [deep]
@@ -346,7 +330,6 @@ async def test_nesting_has_a_floor(store: Store, at: Place) -> None:
 
 
 async def test_an_item_may_be_400_kilobytes_and_no_more(store: Store, at: Place) -> None:
-    """By put, and by an update that would grow it past the limit."""
     key = at.key()
     room = ITEM_BYTES_MAX - item_bytes(item(key, v=""))
     await store.put(Put(CONFIG, item(key, v="x" * room)))
@@ -373,7 +356,6 @@ async def test_an_item_may_be_400_kilobytes_and_no_more(store: Store, at: Place)
     ids=["none", "same-twice", "pk", "sk", "nameless", "add-text", "add-bool"],
 )
 async def test_impossible_updates_are_refused(store: Store, at: Place, actions: Any) -> None:
-    """The same ones on every store, and nothing is written."""
     key = at.key()
     with pytest.raises(InvalidOperationError):
         await store.update(Update(CONFIG, key, actions))
@@ -381,7 +363,6 @@ async def test_impossible_updates_are_refused(store: Store, at: Place, actions: 
 
 
 def test_ordering_what_has_no_order_is_refused() -> None:
-    """Before it gets near a store."""
     with pytest.raises(InvalidOperationError):
         attr("a").lt(True)
     with pytest.raises(InvalidOperationError):

@@ -30,7 +30,6 @@ async def value(store: Store, key: Key) -> object:
 
 
 async def test_all_kinds_apply_together(store: Store, at: Place) -> None:
-    """Put, update, delete and check, across tables."""
     a, b, c, d = (at.key(name) for name in "abcd")
     for key in (b, c, d):
         await store.put(put(key, 1))
@@ -48,7 +47,6 @@ async def test_all_kinds_apply_together(store: Store, at: Place) -> None:
 
 
 async def test_one_failed_condition_cancels_everything(store: Store, at: Place) -> None:
-    """Nothing is applied, and each operation has its reason, in order, with its item."""
     a, b, c = (at.key(name) for name in "abc")
     await store.put(put(b, 1))
     await store.put(put(c, 2))
@@ -74,7 +72,6 @@ async def test_one_failed_condition_cancels_everything(store: Store, at: Place) 
 
 
 async def test_a_type_error_inside_cancels_everything(store: Store, at: Place) -> None:
-    """A bug in one operation is a bug of the transaction."""
     a, b = at.key("a"), at.key("b")
     await store.put(Put(CONFIG, {"PK": b.pk, "SK": b.sk, "n": "text"}))
     with pytest.raises(InvalidOperationError):
@@ -92,14 +89,12 @@ async def test_two_operations_on_one_item_are_refused(store: Store, at: Place) -
 
 
 async def test_the_same_key_in_two_tables_is_two_items(store: Store, at: Place) -> None:
-    """An item is named by its table too."""
     key = at.key()
     await store.transact([put(key, 1), Put(SESSIONS, {"PK": key.pk, "SK": key.sk, "n": 2})])
     assert await value(store, key) == 1
 
 
 async def test_a_hundred_operations_fit_and_no_more(store: Store, at: Place) -> None:
-    """DynamoDB's limit, on every store."""
     operations: list[Write] = [put(at.key("a", str(n)), n) for n in range(101)]
     with pytest.raises(InvalidOperationError):
         await store.transact(operations)

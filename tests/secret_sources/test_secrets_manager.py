@@ -99,7 +99,6 @@ class TestTheStandIn:
         assert found.keys() - {"ResponseMetadata"} <= members
 
     def test_botocore_reads_its_refusals(self, standin: SecretsManagerStandIn) -> None:
-        """By name and message; those of the operation are in its model."""
         client = client_of(config=Config(retries={"max_attempts": 0}))
         for name in REFUSALS:
             standin.always = Refusal(name, message="because")
@@ -115,7 +114,6 @@ class TestTheStandIn:
     def test_it_refuses_what_is_signed_with_another_key(
         self, standin: SecretsManagerStandIn
     ) -> None:
-        """So that the signature is checked at all."""
         client = client_of(aws_access_key_id=standin.access_key, aws_secret_access_key="another")
         with pytest.raises(ClientError, match="InvalidSignatureException"):
             client.get_secret_value(SecretId="pepper")
@@ -124,7 +122,6 @@ class TestTheStandIn:
 
 class TestReading:
     async def test_a_secret_is_read_by_name_or_arn(self, standin: SecretsManagerStandIn) -> None:
-        """Text, or bytes that are text; nothing is asked for but the secret."""
         standin.secrets["binary"] = "v1:überall".encode()
         assert await read() == "v1:the-pepper"
         assert await read("binary") == "v1:überall"
@@ -156,7 +153,6 @@ class TestReading:
         assert len(standin.requests) == AWS_ATTEMPTS_MAX
 
     async def test_a_refusal_is_told_at_once(self, standin: SecretsManagerStandIn) -> None:
-        """With the setting, the secret and the service's own words."""
         source = source_of()
         for asked, name in enumerate(REFUSALS, start=1):
             standin.always = Refusal(name, message="because")
@@ -179,14 +175,12 @@ class TestReading:
         assert "Canonical" not in told
 
     async def test_an_answer_without_text_is_told(self, standin: SecretsManagerStandIn) -> None:
-        """It is not taken for an empty secret, and not quoted."""
         source = source_of()
         for reply in WITHOUT_TEXT:
             standin.refusals = [reply] * AWS_ATTEMPTS_MAX
             assert "the reply has no secret that is text" in await refused(source=source)
 
     async def test_nobody_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No connection, no credentials, no region: the error names each."""
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{free_port()}")
         assert "EndpointConnectionError: Could not connect" in await refused()
         with monkeypatch.context() as without:

@@ -21,7 +21,6 @@ async def read(text: str) -> str:
 
 
 def test_a_setting_says_where() -> None:
-    """By how it begins; else it is the secret itself."""
     assert parse_secret_location(SETTING, "") is None
     assert parse_secret_location(SETTING, "  ") is None
     assert parse_secret_location(SETTING, "v1:c2VjcmV0") == GivenSecret("v1:c2VjcmV0")
@@ -46,7 +45,6 @@ def test_a_secret_is_looked_for_where_the_tables_are() -> None:
 
 
 def test_no_repr_shows_it() -> None:
-    """Neither its own nor that of all settings."""
     settings = read_settings({SETTING: "v1:CANARY", "PRICEKEEPER_SIGNING_KEYS": "CANARY"})
     assert "CANARY" not in f"{settings!r} {settings.pepper!r} {settings.pepper}"
     assert str(settings.pepper) == "the environment"
@@ -72,7 +70,6 @@ async def test_a_file_that_everybody_can_read_is_refused(tmp_path: Path, mode: i
 
 
 async def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
-    """Missing, a folder, not text, too large; nothing is made."""
     binary, large = tmp_path / "binary", tmp_path / "large"
     binary.write_bytes(b"\xff\xfe")
     large.write_bytes(b"x" * (1 << 20) + b"x")

@@ -90,7 +90,6 @@ class StartsLate:
 async def test_data_that_another_process_wrote_meanwhile_is_no_unversioned_store(
     store: Store,
 ) -> None:
-    """Its version was written before its data, so a second read of the version finds it."""
 
     async def other_process() -> None:
         await require_format(store)
@@ -101,7 +100,6 @@ async def test_data_that_another_process_wrote_meanwhile_is_no_unversioned_store
 
 
 async def test_a_version_that_another_process_wrote_meanwhile_stays(store: Store) -> None:
-    """A process of the next version may be the first one."""
     newer = {**VERSION, "version": FORMAT_VERSION + 1}
 
     async def other_process() -> None:

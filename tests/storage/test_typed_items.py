@@ -22,7 +22,6 @@ def item(**attributes: Any) -> TypedItem:
 
 
 def test_what_is_there_and_right_is_returned() -> None:
-    """Each with its own type; what is absent is the default, if there is one."""
     typed = item(n=5, s="text", m={"a": 1}, names=["a"], some=frozenset({"b"}))
     assert typed.whole("n", least=5) == 5
     assert typed.text("s") == "text"
@@ -101,7 +100,6 @@ def test_an_item_is_a_value_of_a_type() -> None:
 def test_what_is_of_no_such_type_is_reported_and_raised(
     attributes: dict[str, Any], reason: str
 ) -> None:
-    """With the attribute, and without its value."""
     typed = item(**{"colour": "RED", "doors": [], **attributes})
     with StrangeItems() as strange, pytest.raises(UnreadableItemError) as caught:
         typed.convert(Car)
@@ -110,7 +108,6 @@ def test_what_is_of_no_such_type_is_reported_and_raised(
 
 
 def test_what_is_strange_is_counted_by_whoever_counts_now() -> None:
-    """Each of several counts on its own, until its end."""
     with StrangeItems() as first:
         with StrangeItems() as second, pytest.raises(UnreadableItemError):
             item(number="5").whole("number")

@@ -103,7 +103,6 @@ async def test_no_write_that_could_apply_twice_is_sent_again(
 async def test_what_was_surely_not_applied_is_sent_again(
     store: DynamoDbStore, proxy: FaultProxy, meter: StoreMeter, key: Key, fault: Fault
 ) -> None:
-    """Even a bare ADD: a throttle and a conflict are promises."""
     proxy.next("UpdateItem", fault, fault, fault)
     assert (await store.update(add(key)))["n"] == 1
     assert meter.attempts == {"UpdateItem": 4}
@@ -127,7 +126,6 @@ async def test_patience_has_an_end(
 async def test_patience_ends_by_time_as_well(
     opener: Opener, proxy: FaultProxy, clock: TestClock, key: Key
 ) -> None:
-    """No attempt is begun after it, however few there were."""
     limits = Limits(patience_ms=60, pause_first_ms=50)
     store = await opener(proxy.endpoint, clock=clock, limits=limits)
     proxy.next("UpdateItem", *[Fault.THROTTLE] * 20)
@@ -150,7 +148,6 @@ async def test_nobody_there(
 async def test_somebody_comes_back(
     store: DynamoDbStore, proxy: FaultProxy, clock: TestClock, meter: StoreMeter, key: Key
 ) -> None:
-    """While we still try."""
     await proxy.down()
 
     async def back() -> None:
@@ -166,7 +163,6 @@ async def test_somebody_comes_back(
 async def test_reads_are_sent_again(
     impatient: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, fault: Fault
 ) -> None:
-    """Reading twice is reading once."""
     await direct.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 4}))
     for action in ("GetItem", "BatchGetItem", "Query"):
         proxy.next(action, fault)
@@ -190,7 +186,6 @@ async def test_a_read_that_never_comes_back_is_unavailable(
 async def test_a_guarded_write_is_sent_again(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, fault: Fault
 ) -> None:
-    """Its own condition keeps it from applying twice."""
     proxy.next("PutItem", fault)
     await store.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 1}, ITEM_ABSENT))
     proxy.next("UpdateItem", fault, fault)
@@ -278,7 +273,6 @@ async def test_a_transaction_is_applied_once(
 async def test_a_transaction_gives_up(
     store: DynamoDbStore, proxy: FaultProxy, key: Key, fault: Fault, error: type[StoreError]
 ) -> None:
-    """After eight attempts, or three lost replies."""
     proxy.next("TransactWriteItems", *[fault] * 20)
     with pytest.raises(error):
         await store.transact([add(key)])
@@ -288,7 +282,6 @@ async def test_a_transaction_gives_up(
 async def test_a_transaction_cancelled_after_a_lost_reply_is_certain(
     store: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """Had the first copy been applied, DynamoDB would have known the token."""
     proxy.next("TransactWriteItems", Fault.CLOSE_BEFORE)
     with pytest.raises(TransactionCancelledError):
         await store.transact([Update(CONFIG, key, (Add("n", 1),), ITEM_EXISTS)])
@@ -306,7 +299,6 @@ async def test_two_transactions_are_two(
 async def test_a_bug_in_the_request_is_not_repeated(
     store: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """Nor is what an operator must repair."""
     proxy.next("UpdateItem", Canned({"__type": "x#ValidationException", "message": "no"}))
     with pytest.raises(InvalidOperationError, match="no"):
         await store.update(add(key))
@@ -355,7 +347,6 @@ async def test_a_late_copy_of_a_guarded_write_is_refused(
 async def test_cancelling_a_caller_in_flight(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """It is released at once, and the store still works."""
     proxy.next("UpdateItem", Fault.STALL_AFTER)
     task = asyncio.create_task(store.update(add(key)))
     await proxy.came_by("UpdateItem", 1)
@@ -369,7 +360,6 @@ async def test_cancelling_a_caller_in_flight(
 async def test_cancelling_a_caller_between_attempts(
     store: DynamoDbStore, proxy: FaultProxy, clock: TestClock, key: Key
 ) -> None:
-    """No attempt follows."""
     asleep, forever = asyncio.Event(), asyncio.Event()
 
     async def sleep() -> None:
@@ -389,7 +379,6 @@ async def test_cancelling_a_caller_between_attempts(
 async def test_closing_waits_for_what_was_accepted(
     store: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """Retries included; afterwards every call is refused."""
     proxy.next("UpdateItem", Fault.THROTTLE, Fault.THROTTLE)
     task = asyncio.create_task(store.update(add(key)))
     await asyncio.sleep(0)
@@ -436,7 +425,6 @@ async def test_transactions_cost_double(
 async def test_connections_are_bounded(
     opener: Opener, proxy: FaultProxy, meter: StoreMeter, key: Key
 ) -> None:
-    """Callers wait for a free one, and all get through."""
     store = await opener(proxy.endpoint, meter=meter, limits=Limits(connections_max=2))
     most = 0
 

@@ -69,7 +69,6 @@ async def test_the_chain_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to set, for a local engine too."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreMisconfiguredError, match="set AWS_ACCESS_KEY_ID"):
@@ -79,7 +78,6 @@ async def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_half_of_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is none."""
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreMisconfiguredError):
         await find_access(DynamoDbLocation("us-east-1"), ManualClock())
@@ -168,7 +166,6 @@ async def test_only_the_refused_credentials_are_discarded() -> None:
 async def test_losing_credentials_after_losing_a_reply(
     store: DynamoDbStore, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, key: Key
 ) -> None:
-    """What may have been applied may still have been."""
 
     def search(session: Any = None) -> BotocoreCredentials:
         raise StoreMisconfiguredError("none left")

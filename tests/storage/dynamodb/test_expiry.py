@@ -66,7 +66,6 @@ def test_what_is_sent_judges_the_expired_as_absent(seed: int) -> None:
 
 
 def test_what_needs_no_condition_gets_none() -> None:
-    """An unconditional put or delete does not care what it replaces."""
     assert condition_to_send(Put(SESSIONS, {"PK": "p", "SK": "1"}), NOW) is None
     assert condition_to_send(Delete(SESSIONS, KEY), NOW) is None
     assert condition_to_send(Update(CONFIG, KEY, (Set("a", 1),)), NOW) is None
@@ -101,7 +100,6 @@ async def test_an_update_of_the_expired_costs_two_writes(
 async def test_an_update_of_the_living_costs_one(
     store: DynamoDbStore, clock: TestClock, meter: StoreMeter, direct: DynamoDbStore, key: Key
 ) -> None:
-    """Steady state: no read, no second write."""
     await leave(direct, key, clock.now_epoch() + 60)
     assert (await store.update(Update(SESSIONS, key, (Add("n", 1),))))["n"] == 8
     assert meter.attempts == {"UpdateItem": 1}
@@ -122,7 +120,6 @@ async def test_an_update_replaces_only_the_item_it_saw(
 async def test_an_update_does_not_chase_the_expired_for_ever(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
-    """Four rounds, then it says so; nothing was written."""
     rounds, now_epoch = 0, clock.now_epoch()
 
     async def another() -> None:
@@ -141,7 +138,6 @@ async def test_an_update_does_not_chase_the_expired_for_ever(
 async def test_replacing_the_expired_is_sent_again(
     store: DynamoDbStore, proxy: FaultProxy, expired: Key, fault: Fault
 ) -> None:
-    """It guards itself by the expiry that it saw."""
     proxy.next("PutItem", fault)
     assert (await store.update(Update(SESSIONS, expired, (Add("n", 1),))))["n"] == 1
     assert proxy.applied("PutItem") == 1
@@ -170,7 +166,6 @@ async def test_an_update_that_expires_its_item_at_once(
 async def test_a_transaction_clears_the_expired_away(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
-    """It deletes what already counts as absent, and sends the very same request again."""
     other, fresh = Key(expired.pk, "2"), Key(expired.pk, "3")
     await leave(direct, other, clock.now_epoch() - 1)
     await store.transact(
@@ -206,7 +201,6 @@ async def test_a_transaction_clears_away_only_what_it_saw(
 async def test_clearing_away_is_harmless_however_often(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, expired: Key
 ) -> None:
-    """Lost replies to it do not matter."""
     proxy.next("DeleteItem", Fault.CLOSE_AFTER, Fault.SERVER_ERROR_BEFORE)
     await store.transact([Update(SESSIONS, expired, (Add("n", 1),))])
     item = await direct.get(SESSIONS, expired)
@@ -217,7 +211,6 @@ async def test_clearing_away_is_harmless_however_often(
 async def test_a_transaction_does_not_chase_the_expired_for_ever(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
-    """Four rounds, then it says so; nothing was written."""
 
     async def another() -> None:
         await leave(direct, expired, clock.now_epoch() - 1)
@@ -270,7 +263,6 @@ async def test_a_guarded_update_after_a_lost_reply_does_not_replace(
 
 
 async def test_conditions_of_deletes_and_puts(store: DynamoDbStore, expired: Key) -> None:
-    """A failed condition on an expired item carries nothing back."""
     with pytest.raises(ConditionFailedError) as failure:
         await store.delete(Delete(SESSIONS, expired, attr("n").eq(7)))
     assert failure.value.item is None

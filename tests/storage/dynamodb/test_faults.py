@@ -38,7 +38,6 @@ ACTIONS = [
 
 
 def test_the_table_is_complete() -> None:
-    """Against botocore's own model of every action that we send."""
     model = botocore.session.Session().get_service_model("dynamodb")
     names = {
         shape.name for action in ACTIONS for shape in model.operation_model(action).error_shapes
@@ -73,7 +72,6 @@ def error(name: str, status: int = 400, **more: Any) -> Fault:
     ],
 )
 def test_what_the_caller_is_told(name: str, kind: type[StoreError]) -> None:
-    """If this is where it ends, and surely nothing was applied."""
     told = error(name, message="because").error("PutItem")
     assert type(told) is kind
     assert str(told).startswith(f"PutItem: {name}: ")
@@ -118,7 +116,6 @@ def test_a_cancelled_transaction_means_its_gravest_reason(
 
 
 def test_every_reason_has_a_code_of_ours() -> None:
-    """Those that DynamoDB documents."""
     assert len(REASONS) == 7
 
 
@@ -133,5 +130,4 @@ def test_a_refused_signature_does_not_quote_the_request() -> None:
 
 
 def test_a_long_message_is_cut() -> None:
-    """Messages end up in logs."""
     assert len(str(error("ValidationException", message="x" * 10_000).error("Query"))) < 600

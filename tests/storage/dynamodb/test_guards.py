@@ -58,7 +58,6 @@ def update(*actions_: Action, when: object = None) -> Update:
     ids=str,
 )
 def test_examples(operation: Put | Update | Delete, guarded: bool) -> None:
-    """The usual shapes, and their near misses."""
     assert guards_itself(operation) is guarded
 
 

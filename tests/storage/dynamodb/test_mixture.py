@@ -176,7 +176,6 @@ async def test_compare_and_set(
 async def test_creation(
     stormy: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, seed: int
 ) -> None:
-    """Put-if-absent: one winner for each place; single and in transactions alike."""
 
     async def work(mark: str) -> str:
         place = Key(key.pk, mark.rpartition("-")[2])

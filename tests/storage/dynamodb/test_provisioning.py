@@ -127,7 +127,6 @@ async def test_a_start_waits_while_the_store_is_down(
 async def test_a_start_does_not_wait_for_ever(
     opener: Opener, proxy: FaultProxy, prefix: str, clock: TestClock
 ) -> None:
-    """The error says what it waited for, and how long."""
     store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
     await proxy.down()
     with pytest.raises(StoreUnavailableError) as given_up:
@@ -179,7 +178,6 @@ async def test_expiry_is_looked_at_and_switched_on_by_command(
 
 
 async def test_creators_at_once(fresh: Opener, dynamodb_local: str) -> None:
-    """The slower one finds it done."""
     stores = [await fresh(dynamodb_local) for _ in range(4)]
     await asyncio.gather(*(store.create_tables() for store in stores))
     assert await stores[0].get(CONFIG, Key("a", "b")) is None
@@ -236,7 +234,6 @@ async def test_a_table_with_another_key_is_told(
 async def test_a_table_that_expires_otherwise_is_told(
     prefix: str, proxy: FaultProxy, clock: TestClock, description: dict[str, str]
 ) -> None:
-    """An operator decided that; we do not undo it."""
     canned = Canned({"TimeToLiveDescription": description}, 200)
     proxy.next("DescribeTimeToLive", canned, canned)
     proxy.next("UpdateTimeToLive", Canned({"__type": "x#ValidationException"}))
@@ -246,7 +243,6 @@ async def test_a_table_that_expires_otherwise_is_told(
 
 
 async def test_tables_that_nobody_made(fresh: Opener, dynamodb_local: str, key: Key) -> None:
-    """The first call says so."""
     store = await fresh(dynamodb_local)
     with pytest.raises(StoreMisconfiguredError):
         await store.get(CONFIG, key)

@@ -89,7 +89,6 @@ async def test_any_query_is_what_it_says(direct: DynamoDbStore, key: Key) -> Non
 async def test_expired_items_do_not_cost_a_request_each(
     store: DynamoDbStore, clock: TestClock, meter: StoreMeter, key: Key
 ) -> None:
-    """A partition full of them is crossed in growing steps."""
     expires = clock.now_epoch() + 60
     for start in range(0, 500, 100):
         await store.transact(

@@ -79,7 +79,6 @@ def test_actions() -> None:
 
 
 def test_nothing_referred_to_is_nothing_sent() -> None:
-    """DynamoDB refuses empty maps of names or values."""
     request = Renderer("p-").single_write(Put(CONFIG, {"PK": "a", "SK": "b"}), None)
     assert request == {
         "TableName": "p-Config",
@@ -102,7 +101,6 @@ def test_nothing_referred_to_is_nothing_sent() -> None:
     ids=["all", "prefix", "first", "last", "between"],
 )
 def test_ranges(query: Query, text: str) -> None:
-    """One condition on the sort key at most."""
     request = Renderer("").query(query, 5, None, consistent=True)
     assert request["KeyConditionExpression"] == text
 

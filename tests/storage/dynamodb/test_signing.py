@@ -87,7 +87,6 @@ def test_the_signature_is_botocores(
 
 
 def test_the_host_is_what_is_signed() -> None:
-    """The port belongs to it unless it is the scheme's own."""
     hosts = [AwsAccess("r", e, CredentialSource(None, None)).host for e in ENDPOINTS]  # type: ignore[arg-type]
     assert hosts == [
         "dynamodb.us-east-1.amazonaws.com",
@@ -100,7 +99,6 @@ def test_the_host_is_what_is_signed() -> None:
 
 
 def test_credentials_do_not_show() -> None:
-    """Neither in a repr nor in what contains one."""
     shown = repr([CREDENTIALS[1], (CREDENTIALS[1],)])
     assert "ASIA" not in shown
     assert "secret" not in shown

@@ -55,7 +55,6 @@ async def test_a_clock_is_compared_with_the_engines(
 async def test_a_correction_is_believed_when_the_store_agrees(
     proxy: FaultProxy, prefix: str
 ) -> None:
-    """A leap is in doubt until the next reply says that it was right, or forever if it was not."""
     machine = ManualClock(SystemClock().now_ms())
     start_ms, clock = machine.now_ms(), TrustedClock(machine)
     store = await opened(proxy.endpoint, prefix, clock)

@@ -25,7 +25,6 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(st.dictionaries(st.text(), VALUES))
 def test_every_item_survives_the_wire(item: dict[str, Any]) -> None:
-    """With its types, at any depth."""
     assert same(decode_item(encode_item(item)), item)
 
 
@@ -49,7 +48,6 @@ def test_what_goes_over_the_wire(value: Any, attribute: dict[str, Any]) -> None:
 
 
 def test_a_set_comes_back_frozen() -> None:
-    """No caller can change an item that another one holds."""
     assert type(decode({"SS": ["a"]})) is frozenset
 
 
@@ -76,7 +74,6 @@ def test_a_type_that_the_port_lacks_is_told(attribute: dict[str, Any]) -> None:
 
 
 def test_a_foreign_value_can_not_be_written() -> None:
-    """Writing it back would change it."""
     with pytest.raises(InvalidOperationError):
         encode(Foreign("a fraction"))  # type: ignore[arg-type]
 
@@ -93,6 +90,5 @@ def test_derived_containers_are_their_kind_and_nothing_else_is() -> None:
 
 
 def test_keys() -> None:
-    """With and without a sort key."""
     assert encode_key(Key("a")) == {"PK": {"S": "a"}}
     assert encode_key(Key("a", "b")) == {"PK": {"S": "a"}, "SK": {"S": "b"}}

@@ -22,7 +22,6 @@ async def opened(path: Path) -> SqliteStore:
 
 
 async def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    """The file, and the log beside it; missing folders are made."""
     path = tmp_path / "new" / "folder" / "store.db"
     store = await opened(path)
     await store.create_tables()
@@ -32,7 +31,6 @@ async def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 
 async def test_it_is_durable_by_configuration(store: SqliteStore) -> None:
-    """WAL, and an fsync at every commit."""
     connection = store._writer._connection
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == 2
@@ -49,7 +47,6 @@ async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> No
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    """With an error that an operator understands."""
     path = tmp_path / "notes.txt"
     path.write_text("these are notes, not a database " * 100)
     with pytest.raises(StoreMisconfiguredError):
@@ -57,7 +54,6 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_folder_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
-    """A path below a file, for one."""
     (tmp_path / "file").touch()
     with pytest.raises(StoreMisconfiguredError):
         await opened(tmp_path / "file" / "store.db")
@@ -85,7 +81,6 @@ def rows(path: str) -> int:
 async def test_expired_rows_are_swept_and_no_others(
     path: str, store: SqliteStore, clock: ManualClock, meter: StoreMeter
 ) -> None:
-    """A day after their expiry, in steps of a bounded size, until none is left."""
     dead = SWEEP_ROWS_MAX * 2 + 7
     await asyncio.gather(*(store.put(receipt(n, clock, 60)) for n in range(dead)))
     await asyncio.gather(*(store.put(receipt(dead + n, clock, 3600)) for n in range(5)))

@@ -63,7 +63,6 @@ async def impatient(path: str, meter: StoreMeter) -> AsyncIterator[Writer]:
 async def test_a_copy_over_the_name_is_noticed_by_the_first_commit(
     impatient: Writer, path: str, tmp_path: Path, *, written_back: bool
 ) -> None:
-    """Whether the log was written back before or not; the commit counts as in doubt."""
     for n in range(3):
         await impatient.submit(Batch.put, put(n))
     if written_back:
@@ -177,7 +176,6 @@ async def test_a_checkpoint_that_is_under_way_is_waited_for(
 async def test_reads_notice_it_within_a_second(
     store: SqliteStore, path: str, clock: ManualClock, meter: StoreMeter
 ) -> None:
-    """Also if nothing is written; then everything is refused, and it is counted once."""
     await store.put(put(1))
     os.rename(path, f"{path}.gone")  # noqa: PTH104 - as quick as can be
     clock.advance_ms(LOOK_INTERVAL_MS)
@@ -222,7 +220,6 @@ def damage(path: Path) -> None:
 async def test_a_damaged_file_is_neither_read_nor_written(
     path: str, clock: ManualClock, meter: StoreMeter
 ) -> None:
-    """As soon as SQLite finds it: to write on could spread the damage."""
     store = await SqliteStore.open(path, clock=clock, meter=meter)
     await store.create_tables()
     await asyncio.gather(*(store.put(put(n, size=3_000)) for n in range(50)))
@@ -240,7 +237,6 @@ async def test_a_damaged_file_is_neither_read_nor_written(
 async def test_a_search_for_damage_ends_when_its_time_is_up(
     path: str, clock: ManualClock, meter: StoreMeter
 ) -> None:
-    """It says then that it has not seen everything; with time enough it has."""
     store = await SqliteStore.open(path, clock=clock, meter=meter)
     await store.create_tables()
     await asyncio.gather(*(store.put(put(n, size=3_000)) for n in range(5_000)))

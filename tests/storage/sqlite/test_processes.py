@@ -52,7 +52,6 @@ async def test_nothing_acknowledged_is_missing_after_kill_9(path: str) -> None:
 
 
 async def test_two_processes_share_a_file(path: str) -> None:
-    """No addition of either is lost, and a third that only looks on sees both."""
     with start(path, "left", tasks=8, rounds=150) as left, start(path, "right", 8, 150) as right:
         for process in (left, right):
             assert len(process.communicate()[0].splitlines()) == 8 * 150

@@ -153,7 +153,6 @@ async def test_a_clock_that_is_believed_and_wrong_has_a_day_before_it_does_harm(
 
 
 async def test_after_a_long_stop_the_sweep_catches_up(start: Opener, machine: ManualClock) -> None:
-    """At twice the pace of time, across starts."""
     store, _ = await start()
     await store.put(put("first", START_MS + DAY_MS))
     await store.put(put("second", START_MS + 8 * DAY_MS))
@@ -214,7 +213,6 @@ async def test_a_time_at_which_deleted_rows_would_live_is_not_believed(
 async def test_an_operator_can_say_that_the_clock_is_right(
     start: Opener, machine: ManualClock, path: str
 ) -> None:
-    """Then the store forgets what is ahead of it, and the next start believes the clock."""
     machine.jump_ms(300 * DAY_MS)
     store, _ = await start()
     await store.sweep()
@@ -235,7 +233,6 @@ async def test_an_operator_can_say_that_the_clock_is_right(
 async def test_a_file_that_remembers_nothing_can_be_used(
     start: Opener, path: str, damage: str
 ) -> None:
-    """The next sweep writes a row that is missing or can't be read."""
     store, _ = await start()
     await store.sweep()
     await store.close()
@@ -256,7 +253,6 @@ async def test_a_file_that_remembers_nothing_can_be_used(
 
 
 async def test_a_row_of_a_newer_version_is_read(start: Opener, path: str) -> None:
-    """What it says beyond what we know is left out."""
     store, _ = await start()
     await store.sweep()
     await store.close()
@@ -268,7 +264,6 @@ async def test_a_row_of_a_newer_version_is_read(start: Opener, path: str) -> Non
 
 
 async def test_a_clock_that_judges_nothing_sweeps_as_well(path: str) -> None:
-    """A command's clock, for one."""
     machine = ManualClock(START_MS)
     store = await open_store(SqliteLocation(path), clock=machine)
     await store.create_tables()
@@ -352,7 +347,6 @@ async def test_a_strange_word_about_what_is_kept_keeps_everything(
 async def test_a_step_is_bounded_and_others_slip_between(
     start: Opener, machine: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step deletes so many rows at most, in a commit of its own; a write waits for one."""
     store, _ = await start()
     rows = 3 * SWEEP_ROWS_MAX + 1
     await asyncio.gather(

@@ -48,7 +48,6 @@ async def test_one_commit_carries_what_arrived_together(
 async def test_a_batch_has_a_bound(
     store: SqliteStore, meter: StoreMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit into one commit goes into the next."""
     monkeypatch.setattr(writer_module, "BATCH_MAX", 30)
     before = meter.commit_sizes.count
     await asyncio.gather(*(store.put(put(n)) for n in range(100)))
@@ -56,7 +55,6 @@ async def test_a_batch_has_a_bound(
 
 
 async def test_the_queue_has_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond it a write is refused at once, and those before it are not harmed."""
     monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
     outcomes = await asyncio.gather(*(store.put(put(n)) for n in range(15)), return_exceptions=True)
     assert outcomes[:10] == [None] * 10
@@ -86,7 +84,6 @@ async def test_a_failing_operation_leaves_its_neighbours_alone(store: SqliteStor
 
 
 async def test_operations_of_one_batch_see_each_other(store: SqliteStore) -> None:
-    """Updates of one item in one commit build on one another."""
     counter = Update(CONFIG, Key("a", "n"), (Add("n", 1),))
     items = await asyncio.gather(*(store.update(counter) for _ in range(50)))
     assert [item["n"] for item in items] == list(range(1, 51))
@@ -170,7 +167,6 @@ async def test_the_loop_never_waits_for_another_process(path: str, store: Sqlite
 async def test_what_fails_in_the_loop_is_done_by_the_thread(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a whole, and from the beginning: nothing of the first attempt is left."""
     flush = Batch.flush
 
     def fail_in_loop(batch: Batch) -> None:
@@ -301,7 +297,6 @@ asyncio.run(main())
 
 
 def test_a_disk_that_really_refuses_to_grow(path: str) -> None:
-    """The operating system's own limit: refused writes are absent, later ones work."""
     command = [sys.executable, "-c", FILE_LIMIT_SCRIPT, path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     failures, there, last = done.stdout.split()
@@ -311,7 +306,6 @@ def test_a_disk_that_really_refuses_to_grow(path: str) -> None:
 
 
 async def test_a_cancelled_caller_does_not_kill_the_writer(store: SqliteStore) -> None:
-    """The operation that it left behind is applied, and the next one too."""
     task = asyncio.create_task(store.put(put(1)))
     await asyncio.sleep(0)
     task.cancel()
@@ -322,7 +316,6 @@ async def test_a_cancelled_caller_does_not_kill_the_writer(store: SqliteStore) -
 
 
 async def test_reads_never_see_what_is_not_committed(path: str, store: SqliteStore) -> None:
-    """While a transaction is open on the file, readers see the state before it."""
     await store.put(put(1))
     other = connect(path, busy_timeout_ms=0)
     other.execute("BEGIN IMMEDIATE")
@@ -333,7 +326,6 @@ async def test_reads_never_see_what_is_not_committed(path: str, store: SqliteSto
 
 
 async def test_missing_tables_say_what_to_do(tmp_path: Path, clock: ManualClock) -> None:
-    """The message names the command that makes them."""
     store = await SqliteStore.open(str(tmp_path / "e.db"), clock=clock, meter=StoreMeter())
     for call in (store.get(CONFIG, Key("a", "1")), store.put(put(1))):
         with pytest.raises(StoreMisconfiguredError, match="tables create"):
@@ -342,7 +334,6 @@ async def test_missing_tables_say_what_to_do(tmp_path: Path, clock: ManualClock)
 
 
 def test_every_table_of_ours_has_statements() -> None:
-    """A table that is added to the one source exists here without further ado."""
     connection = connect(":memory:", busy_timeout_ms=0)
     create_schema(connection)
     made = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
