@@ -8,15 +8,7 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings.table import (
-    BEDROCK_REGION,
-    BEDROCK_UPSTREAM,
-    EXPORT_TO,
-    METRICS_PORT,
-    PRICE_SOURCE,
-    S3_ENDPOINT,
-    STORE,
-)
+from pricekeeper.settings import table
 
 MEMORY: Final = ":memory:"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -104,7 +96,7 @@ def parse_store_location(url: str) -> StoreLocation:
         return _sqlite_location(rest)
     if separator and scheme == "dynamodb":
         return _dynamodb_location(url)
-    raise SettingsError(STORE, f"{url!r} is not a store; {_STORE_EXAMPLES}")
+    raise SettingsError(table.STORE, f"{url!r} is not a store; {_STORE_EXAMPLES}")
 
 
 def _sqlite_location(rest: str) -> SqliteLocation:
@@ -112,26 +104,26 @@ def _sqlite_location(rest: str) -> SqliteLocation:
         return SqliteLocation(MEMORY)
     path = unquote(rest.removeprefix("/"))
     if not rest.startswith("/") or path in ("", MEMORY) or "?" in rest or "\0" in path:
-        raise SettingsError(STORE, f"'sqlite://{rest}' names no file; {_STORE_EXAMPLES}")
+        raise SettingsError(table.STORE, f"'sqlite://{rest}' names no file; {_STORE_EXAMPLES}")
     return SqliteLocation(path)
 
 
 def _dynamodb_location(url: str) -> DynamoDbLocation:
-    parts = _split(STORE, url, f"; {_STORE_EXAMPLES}")
+    parts = _split(table.STORE, url, f"; {_STORE_EXAMPLES}")
     region = parts.netloc
     if not _REGION.fullmatch(region) or parts.path not in ("", "/"):
-        raise SettingsError(STORE, f"{region!r} is not an AWS region; {_STORE_EXAMPLES}")
+        raise SettingsError(table.STORE, f"{region!r} is not an AWS region; {_STORE_EXAMPLES}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(options.keys() - {"prefix", "endpoint"}):
-        raise SettingsError(STORE, f"unknown option {unknown[0]!r}; {_STORE_EXAMPLES}")
+        raise SettingsError(table.STORE, f"unknown option {unknown[0]!r}; {_STORE_EXAMPLES}")
     prefix = options.get("prefix", PREFIX_DEFAULT)
     if not _PREFIX.fullmatch(prefix):
-        raise SettingsError(STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
+        raise SettingsError(table.STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
     endpoint = options.get("endpoint")
     if endpoint is not None:
-        target = _split(STORE, endpoint, f"; {_STORE_EXAMPLES}")
+        target = _split(table.STORE, endpoint, f"; {_STORE_EXAMPLES}")
         if target.scheme not in ("http", "https") or not target.hostname:
-            raise SettingsError(STORE, f"endpoint {endpoint!r} is not an http(s) URL")
+            raise SettingsError(table.STORE, f"endpoint {endpoint!r} is not an http(s) URL")
         endpoint = endpoint.rstrip("/")
     return DynamoDbLocation(region, prefix, endpoint)
 
@@ -143,18 +135,22 @@ def parse_price_location(text: str) -> PriceLocation:
     scheme, _, rest = text.partition(":")
     region, named, sources = rest.partition(":")
     if scheme != "aws" or not rest:
-        raise SettingsError(PRICE_SOURCE, f"{text!r} is no source of prices; {_SOURCE_EXAMPLES}")
+        raise SettingsError(
+            table.PRICE_SOURCE, f"{text!r} is no source of prices; {_SOURCE_EXAMPLES}"
+        )
     if not _REGION.fullmatch(region):
-        raise SettingsError(PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}")
+        raise SettingsError(
+            table.PRICE_SOURCE, f"{region!r} is not an AWS region; {_SOURCE_EXAMPLES}"
+        )
     listed = tuple(sources.split(",")) if named else ()
     for source in listed:
         if not source or ("://" in source and not source.startswith("https://")):
             message = f"{source!r} is no file and no https URL; {_SOURCE_EXAMPLES}"
-            raise SettingsError(PRICE_SOURCE, message)
+            raise SettingsError(table.PRICE_SOURCE, message)
     return AwsPriceLocation(region, listed)
 
 
-def parse_export_location(text: str, setting: str = EXPORT_TO) -> ExportLocation:
+def parse_export_location(text: str, setting: str = table.EXPORT_TO) -> ExportLocation:
     """Parse ``FOLDER`` or ``s3://BUCKET/PREFIX``."""
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -181,7 +177,7 @@ def parse_s3_endpoint(text: str | None) -> str | None:
     """Parse ``http://HOST:PORT`` or ``https://...``, without a path."""
     if not text:
         return None
-    parts = _split(S3_ENDPOINT, text)
+    parts = _split(table.S3_ENDPOINT, text)
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname
@@ -190,7 +186,9 @@ def parse_s3_endpoint(text: str | None) -> str | None:
         or parts.query
         or parts.fragment
     ):
-        raise SettingsError(S3_ENDPOINT, f"{text!r} is no http(s) URL of a server, without a path")
+        raise SettingsError(
+            table.S3_ENDPOINT, f"{text!r} is no http(s) URL of a server, without a path"
+        )
     return text.rstrip("/")
 
 
@@ -207,17 +205,17 @@ class BedrockLocation:
 def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockLocation | None:
     """Parse the named upstream, or AWS's own in the region; ``None`` without both."""
     if region and not _REGION.fullmatch(region):
-        raise SettingsError(BEDROCK_REGION, f"{region!r} is no region such as us-east-1")
+        raise SettingsError(table.BEDROCK_REGION, f"{region!r} is no region such as us-east-1")
     if not upstream:
         if not region:
             return None
         url = f"https://bedrock-runtime.{region}.amazonaws.com"
         return BedrockLocation(url, region, signs=True)
-    parts = _split(BEDROCK_UPSTREAM, upstream)
+    parts = _split(table.BEDROCK_UPSTREAM, upstream)
     if parts.username is not None:  # it is not shown: a password may be in it
-        raise SettingsError(BEDROCK_UPSTREAM, "has credentials in it; give them as AWS's own")
+        raise SettingsError(table.BEDROCK_UPSTREAM, "has credentials in it; give them as AWS's own")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is no http(s) URL")
+        raise SettingsError(table.BEDROCK_UPSTREAM, f"{upstream!r} is no http(s) URL")
     return BedrockLocation(
         upstream.rstrip("/"), region or "us-east-1", signs=parts.scheme == "https" or bool(region)
     )
@@ -239,9 +237,11 @@ def parse_listen_address(text: str | None) -> ListenAddress | None:
     host, named, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _PORT_MAX:
-        raise SettingsError(METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464")
+        raise SettingsError(
+            table.METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464"
+        )
     if named and (not bare or (":" in bare and bare == host)):
-        raise SettingsError(METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
+        raise SettingsError(table.METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
     return ListenAddress(bare or LOOPBACK, int(port))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pricekeeper.errors import SettingsError
+from pricekeeper.settings import table
 from pricekeeper.settings.locations import (
     BedrockLocation,
     DynamoDbLocation,
@@ -26,56 +27,10 @@ from pricekeeper.settings.locations import (
     parse_secret_location,
     parse_store_location,
 )
-from pricekeeper.settings.table import (
-    AGGREGATOR_INTERVAL,
-    ALERT_NETWORKS,
-    ALERT_TOPICS,
-    API_RATE_LIMITS,
-    AUDIENCE,
-    AUDIT_RETENTION,
-    AUDIT_RETENTION_DAYS_DEFAULT,
-    BEDROCK_REGION,
-    BEDROCK_UPSTREAM,
-    CONFIG,
-    CONNECTIONS_DEFAULT,
-    CONNECTIONS_MAX,
-    DATA_DIR,
-    DRAIN,
-    EVENT_LISTENERS,
-    EVENT_LISTENERS_DEFAULT,
-    EXPORT_BEFORE_DELETE,
-    EXPORT_TO,
-    GATEWAY_BODY,
-    IN_A_FILE,
-    ISSUER,
-    LOG_LEVEL,
-    METRICS_PORT,
-    METRICS_TOKEN,
-    NO_PROXIES,
-    ORG_ADMINS_SET_BUDGETS,
-    PEPPER,
-    PRICE_SOURCE,
-    PROVISIONING_KEY,
-    REFRESH_AUTH,
-    REQUEST_DEADLINE,
-    RETENTION,
-    RETENTION_DAYS_DEFAULT,
-    S3_ENDPOINT,
-    SERVE_ONLY,
-    SETTINGS,
-    SETTINGS_FILE,
-    SIGNING_KEYS,
-    STORE,
-    STORE_DEFAULT,
-    TOKEN_LENGTH_MIN,
-    TRUSTED_PROXIES,
-    USAGE_LINGER,
-    suggest_setting,
-)
 
-_DEFAULTS: Final = {one.name: one.default for one in SETTINGS}
+_DEFAULTS: Final = {one.name: one.default for one in table.SETTINGS}
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-_SECONDS_MAX: Final = 86_400
+_SECONDS_RANGE: Final = range(86_401)
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _LISTENERS_RANGE: Final = range(100_001)
 _DEADLINE_RANGE: Final = range(1, 61)
@@ -137,13 +92,13 @@ class Settings:
     metrics_address: ListenAddress | None = None
     """A separate listener for metrics and health."""
     metrics_token: str | None = None
-    connections_max: int = CONNECTIONS_DEFAULT
-    event_listeners_max: int = EVENT_LISTENERS_DEFAULT
+    connections_max: int = table.CONNECTIONS_DEFAULT
+    event_listeners_max: int = table.EVENT_LISTENERS_DEFAULT
     """0 turns events off."""
     request_deadline_ms: int = 5_000
     usage_linger_ms: int = 0
-    retention_days: int = RETENTION_DAYS_DEFAULT
-    audit_retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
+    retention_days: int = table.RETENTION_DAYS_DEFAULT
+    audit_retention_days: int = table.AUDIT_RETENTION_DAYS_DEFAULT
     export_to: ExportLocation | None = None
     exports_before_delete: bool = False
     s3_endpoint: str | None = None
@@ -167,68 +122,75 @@ class Settings:
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read an environment; a settings file adds what it leaves open."""
-    given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
+    given = {**_settings_file(environment.get(table.SETTINGS_FILE)), **environment}
 
     def text(name: str) -> str:
         """The text, or the table's default if missing or empty."""
         return given.get(name) or _DEFAULTS[name]
 
-    def whole(name: str, allowed: range) -> int:
-        return _whole(name, text(name), allowed)
+    def chosen(name: str, *options: str) -> str:
+        return _one_of(name, text(name), *options)
 
-    config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
+    def whole(name: str, allowed: range) -> int:
+        number = text(name)
+        if not number.isascii() or not number.isdigit() or int(number[:9]) not in allowed:
+            message = f"{number!r} is no number from {allowed[0]} to {allowed[-1]}"
+            raise SettingsError(name, message)
+        return int(number)
+
+    def secret(name: str) -> SecretLocation | None:
+        return parse_secret_location(name, given.get(name, ""), region)
+
+    config, key = given.get(table.CONFIG), given.get(table.PROVISIONING_KEY)
+    prices, export_to = given.get(table.PRICE_SOURCE), given.get(table.EXPORT_TO)
     if key and not _SENDABLE.fullmatch(key):
         raise SettingsError(
-            PROVISIONING_KEY,
+            table.PROVISIONING_KEY,
             "must be what a header can carry: ASCII, no line breaks, no blanks at the ends",
         )
-    store = parse_store_location(given.get(STORE, STORE_DEFAULT))
+    store = parse_store_location(given.get(table.STORE, table.STORE_DEFAULT))
     region = store.region if isinstance(store, DynamoDbLocation) else None
-    export_to = given.get(EXPORT_TO)
     return Settings(
         store=store,
         config_path=Path(config) if config else None,
-        data_dir=Path(text(DATA_DIR)),
-        signing_keys=parse_secret_location(SIGNING_KEYS, given.get(SIGNING_KEYS, ""), region),
-        pepper=parse_secret_location(PEPPER, given.get(PEPPER, ""), region),
+        data_dir=Path(text(table.DATA_DIR)),
+        signing_keys=secret(table.SIGNING_KEYS),
+        pepper=secret(table.PEPPER),
         provisioning_key=key or None,
-        api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
+        api_limits_per_minute=_api_limits(given.get(table.API_RATE_LIMITS, "on")),
         aggregator_interval_secs=(
-            _seconds(AGGREGATOR_INTERVAL, given) if AGGREGATOR_INTERVAL in given else None
+            whole(table.AGGREGATOR_INTERVAL, _SECONDS_RANGE)
+            if given.get(table.AGGREGATOR_INTERVAL)
+            else None
         ),
-        issuer=text(ISSUER),
-        audience=text(AUDIENCE),
+        issuer=text(table.ISSUER),
+        audience=text(table.AUDIENCE),
         price_source=parse_price_location(prices) if prices else None,
-        log_level=_one_of(LOG_LEVEL, given.get(LOG_LEVEL, "info").lower(), *LOG_LEVELS),
-        trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
-        refresh_needs_secret=(
-            _one_of(REFRESH_AUTH, text(REFRESH_AUTH), "optional", "required") == "required"
-        ),
-        drain_secs=_seconds(DRAIN, given),
-        metrics_address=parse_listen_address(given.get(METRICS_PORT)),
-        metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
-        connections_max=_whole(
-            CONNECTIONS_MAX,
-            given.get(CONNECTIONS_MAX, _DEFAULTS[CONNECTIONS_MAX]),
-            _CONNECTIONS_RANGE,
-        ),
-        event_listeners_max=whole(EVENT_LISTENERS, _LISTENERS_RANGE),
-        request_deadline_ms=1000 * whole(REQUEST_DEADLINE, _DEADLINE_RANGE),
-        usage_linger_ms=whole(USAGE_LINGER, _LINGER_RANGE),
-        retention_days=whole(RETENTION, RETENTION_RANGE),
-        audit_retention_days=whole(AUDIT_RETENTION, RETENTION_RANGE),
+        log_level=_one_of(table.LOG_LEVEL, given.get(table.LOG_LEVEL, "info").lower(), *LOG_LEVELS),
+        trusted_proxies=_proxies(given.get(table.TRUSTED_PROXIES) or None),
+        refresh_needs_secret=chosen(table.REFRESH_AUTH, "optional", "required") == "required",
+        drain_secs=whole(table.DRAIN, _SECONDS_RANGE),
+        metrics_address=parse_listen_address(given.get(table.METRICS_PORT)),
+        metrics_token=_metrics_token(given.get(table.METRICS_TOKEN)),
+        connections_max=whole(table.CONNECTIONS_MAX, _CONNECTIONS_RANGE),
+        event_listeners_max=whole(table.EVENT_LISTENERS, _LISTENERS_RANGE),
+        request_deadline_ms=1000 * whole(table.REQUEST_DEADLINE, _DEADLINE_RANGE),
+        usage_linger_ms=whole(table.USAGE_LINGER, _LINGER_RANGE),
+        retention_days=whole(table.RETENTION, RETENTION_RANGE),
+        audit_retention_days=whole(table.AUDIT_RETENTION, RETENTION_RANGE),
         export_to=parse_export_location(export_to) if export_to else None,
-        exports_before_delete=_exports_before_delete(text(EXPORT_BEFORE_DELETE), store, export_to),
-        s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
-        bedrock=parse_bedrock_location(given.get(BEDROCK_UPSTREAM), given.get(BEDROCK_REGION)),
-        gateway_body_mb_max=whole(GATEWAY_BODY, _BODY_MB_RANGE),
-        alert_networks=_networks(ALERT_NETWORKS, text(ALERT_NETWORKS)),
-        alert_topics=_topics(text(ALERT_TOPICS)),
-        org_admins_set_budgets=(
-            _one_of(ORG_ADMINS_SET_BUDGETS, text(ORG_ADMINS_SET_BUDGETS), "0", "1") == "1"
+        exports_before_delete=chosen(table.EXPORT_BEFORE_DELETE, "0", "1") == "1"
+        and _check_exports(store, export_to),
+        s3_endpoint=parse_s3_endpoint(given.get(table.S3_ENDPOINT)),
+        bedrock=parse_bedrock_location(
+            given.get(table.BEDROCK_UPSTREAM), given.get(table.BEDROCK_REGION)
         ),
-        serves_api=_serves(text(SERVE_ONLY), "api"),
-        serves_gateway=_serves(text(SERVE_ONLY), "gateway"),
+        gateway_body_mb_max=whole(table.GATEWAY_BODY, _BODY_MB_RANGE),
+        alert_networks=_networks(table.ALERT_NETWORKS, text(table.ALERT_NETWORKS)),
+        alert_topics=_topics(text(table.ALERT_TOPICS)),
+        org_admins_set_budgets=chosen(table.ORG_ADMINS_SET_BUDGETS, "0", "1") == "1",
+        serves_api=_serves(text(table.SERVE_ONLY), "api"),
+        serves_gateway=_serves(text(table.SERVE_ONLY), "gateway"),
     )
 
 
@@ -239,15 +201,15 @@ def _one_of(setting: str, text: str, *options: str) -> str:
 
 
 def _serves(only: str, part: str) -> bool:
-    return not only or _one_of(SERVE_ONLY, only, "api", "gateway") == part
+    return not only or _one_of(table.SERVE_ONLY, only, "api", "gateway") == part
 
 
 def _metrics_token(text: str | None) -> str | None:
-    if text and (len(text) < TOKEN_LENGTH_MIN or not _SENDABLE.fullmatch(text)):
+    if text and (len(text) < table.TOKEN_LENGTH_MIN or not _SENDABLE.fullmatch(text)):
         raise SettingsError(
-            METRICS_TOKEN,
-            f"needs at least {TOKEN_LENGTH_MIN} characters that a header can carry: ASCII, no line "
-            "breaks, no blanks at the ends; openssl rand -hex 32 makes one",
+            table.METRICS_TOKEN,
+            f"needs at least {table.TOKEN_LENGTH_MIN} characters that a header can carry: ASCII, "
+            "no line breaks, no blanks at the ends; openssl rand -hex 32 makes one",
         )
     return text or None
 
@@ -258,16 +220,18 @@ def _settings_file(path: str | None) -> dict[str, str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(SETTINGS_FILE, f"can't read {path}: {error}") from error
+        raise SettingsError(table.SETTINGS_FILE, f"can't read {path}: {error}") from error
     made: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         name, separator, value = (part.strip() for part in text.partition("="))
-        if not separator or name not in IN_A_FILE:
-            message = f"; {name} is no setting{suggest_setting(name)}" if separator else ""
-            raise SettingsError(SETTINGS_FILE, f"{path}, line {number}: want NAME=value{message}")
+        if not separator or name not in table.IN_A_FILE:
+            message = f"; {name} is no setting{table.suggest_setting(name)}" if separator else ""
+            raise SettingsError(
+                table.SETTINGS_FILE, f"{path}, line {number}: want NAME=value{message}"
+            )
         made[name] = value
     return made
 
@@ -282,7 +246,9 @@ def _api_limits(text: str) -> Mapping[str, int]:
         name, _, number = change.partition("=")
         if name not in API_LIMITS_PER_MINUTE or not number.isascii() or not number.isdigit():
             known = ", ".join(sorted(API_LIMITS_PER_MINUTE))
-            raise SettingsError(API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}")
+            raise SettingsError(
+                table.API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}"
+            )
         limits[name] = int(number)
     return {name: number for name, number in limits.items() if number}
 
@@ -291,9 +257,9 @@ def _proxies(text: str | None) -> str | None:
     """Parse comma-separated addresses and networks, or ``*`` for all."""
     if text is None or text == "*":
         return text
-    if text.lower() == NO_PROXIES:
+    if text.lower() == table.NO_PROXIES:
         return ""
-    _networks(TRUSTED_PROXIES, text)
+    _networks(table.TRUSTED_PROXIES, text)
     return ",".join(part.strip() for part in text.split(","))
 
 
@@ -313,32 +279,20 @@ def _topics(text: str) -> frozenset[str]:
     for one in sorted(topics):
         if not one.startswith("arn:aws") or ":sns:" not in one:
             message = f"{one!r} is no ARN of a topic, such as {_TOPIC_EXAMPLE}"
-            raise SettingsError(ALERT_TOPICS, message)
+            raise SettingsError(table.ALERT_TOPICS, message)
     return topics
 
 
-def _seconds(setting: str, given: Mapping[str, str]) -> int:
-    text = given.get(setting, _DEFAULTS[setting])
-    if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
-        raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
-    return int(text)
-
-
-def _exports_before_delete(text: str, store: StoreLocation, export_to: str | None) -> bool:
-    if _one_of(EXPORT_BEFORE_DELETE, text, "0", "1") == "0":
-        return False
+def _check_exports(store: StoreLocation, export_to: str | None) -> bool:
+    """Whether usage can be exported before it is deleted; raises if not."""
     if isinstance(store, DynamoDbLocation):
         message = (
             "DynamoDB deletes expired items by itself; docs/deploy.md says how Streams and "
             "exports to S3 keep them"
         )
-        raise SettingsError(EXPORT_BEFORE_DELETE, message)
+        raise SettingsError(table.EXPORT_BEFORE_DELETE, message)
     if not export_to:
-        raise SettingsError(EXPORT_BEFORE_DELETE, f"set {EXPORT_TO} too, or nothing is exported")
+        raise SettingsError(
+            table.EXPORT_BEFORE_DELETE, f"set {table.EXPORT_TO} too, or nothing is exported"
+        )
     return True
-
-
-def _whole(setting: str, text: str, allowed: range) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:9]) not in allowed:
-        raise SettingsError(setting, f"{text!r} is no number from {allowed[0]} to {allowed[-1]}")
-    return int(text)
