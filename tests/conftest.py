@@ -211,7 +211,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     Both come from the reports, because parallel workers send nothing else.
     """
     if passed := _contract_checks_passed(terminalreporter):
-        text = ", ".join(f"{store} {passed[store]}" for store in CONTRACT_STORES)
+        text = ", ".join(f"{store} {passed[store]}" for store in CONTRACT_STORES if store in passed)
         terminalreporter.write_line(f"contract checks passed: {text}")
     if left_out := _left_out(terminalreporter):
         text = "; ".join(

@@ -18,7 +18,6 @@ def test_the_system_clock_tells_epoch_milliseconds() -> None:
     before_ms = time.time_ns() // 1_000_000
     now_ms = SystemClock().now_ms()
     after_ms = time.time_ns() // 1_000_000
-
     assert before_ms <= now_ms <= after_ms
     assert type(now_ms) is int
 
@@ -26,9 +25,7 @@ def test_the_system_clock_tells_epoch_milliseconds() -> None:
 async def test_the_system_clock_measures_what_it_slept() -> None:
     clock: Clock = SystemClock()
     start_ms = clock.monotonic_ms()
-
     await clock.sleep_ms(5)
-
     assert clock.monotonic_ms() - start_ms >= 4  # two roundings down may eat one
 
 
@@ -36,9 +33,7 @@ def test_a_manual_clock_stands_still() -> None:
     """Time passes only on command, on both clocks alike."""
     clock = ManualClock(now_ms=1_000)
     assert (clock.now_ms(), clock.now_ms(), clock.monotonic_ms()) == (1_000, 1_000, 0)
-
     clock.advance_ms(250)
-
     assert (clock.now_ms(), clock.monotonic_ms()) == (1_250, 250)
 
 
@@ -55,7 +50,6 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
             tasks.create_task(sleeper(name, duration_ms))
         await _settle()
         clock.advance_ms(300)
-
     assert woken == ["first", "second", "middle", "late"]
 
 
@@ -64,12 +58,10 @@ async def test_a_sleeper_wakes_at_its_time_and_not_before() -> None:
     async with asyncio.TaskGroup() as tasks:
         sleep = tasks.create_task(clock.sleep_ms(100))
         await _settle()
-
         clock.advance_ms(99)
         await _settle()
         assert not sleep.done()
         assert clock.sleepers == 1
-
         clock.advance_ms(1)
         await _settle()
         assert sleep.done()
@@ -80,9 +72,7 @@ async def test_a_sleeper_wakes_at_its_time_and_not_before() -> None:
 async def test_to_sleep_no_time_only_lets_others_run(duration_ms: int) -> None:
     clock, others = ManualClock(), list[str]()
     asyncio.get_running_loop().call_soon(others.append, "ran")
-
     await clock.sleep_ms(duration_ms)
-
     assert others == ["ran"]
 
 
@@ -90,10 +80,8 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
     clock = ManualClock()
     sleep = asyncio.create_task(clock.sleep_ms(100))
     await _settle()
-
     sleep.cancel()
     await _settle()
-
     assert clock.sleepers == 0
     clock.advance_ms(100)
     assert sleep.cancelled()
@@ -103,12 +91,10 @@ async def test_a_jump_of_the_wall_clock_wakes_nobody() -> None:
     clock = ManualClock(now_ms=1_000)
     sleep = asyncio.create_task(clock.sleep_ms(100))
     await _settle()
-
     clock.jump_ms(500)
     assert clock.now_ms() == 1_500
     clock.jump_ms(-1_000)
     assert clock.now_ms() == 500
-
     await _settle()
     assert clock.monotonic_ms() == 0
     assert not sleep.done()

@@ -71,7 +71,6 @@ def test_a_day_begins_when_its_date_first_shows(
 ) -> None:
     start_ms = day_start_ms(zone, day)
     following = day_of(date.fromisoformat(f"{day[:4]}-{day[4:6]}-{day[6:]}") + timedelta(days=1))
-
     assert start_ms == instant_ms(start)
     assert day_start_ms(zone, following) - start_ms == hours * HOUR_MS
 
@@ -80,7 +79,6 @@ def test_a_day_that_has_ended_never_comes_back() -> None:
     """In St. John's yesterday's date showed again for 59 minutes: they belong to today."""
     first_midnight_ms = instant_ms("2010-11-07T00:00:00-02:30")
     again_yesterday_ms = instant_ms("2010-11-06T23:30:00-03:30")
-
     assert org_day("America/St_Johns", first_midnight_ms) == "20101107"
     assert again_yesterday_ms > first_midnight_ms
     assert org_day("America/St_Johns", again_yesterday_ms) == "20101107"
@@ -109,7 +107,6 @@ def test_the_next_midnight_is_when_the_next_day_begins(zone: str, at: str, midni
 def test_days_follow_each_other_without_gap_or_overlap(zone: str, at_ms: int) -> None:
     day = org_day(zone, at_ms)
     midnight_ms = next_midnight_ms(zone, at_ms)
-
     assert day_start_ms(zone, day) <= at_ms < midnight_ms
     assert org_day(zone, midnight_ms - 1) == day
     assert org_day(zone, midnight_ms) > day

@@ -49,10 +49,8 @@ def _package(tarball: Path) -> Package:
 
 def test_a_package_is_fetched_once(tmp_path: Path, tarball: Path, npm: Path) -> None:
     package, folder = _package(tarball), tmp_path / "engine"
-
     home = fetch(package, folder)
     assert fetch(package, folder) == home
-
     assert os.access(home / PROGRAM, os.X_OK)
     assert npm.read_text().splitlines() == ["pack @toys/toy@1.0.0 --loglevel=error"]
     assert {path.name for path in folder.iterdir()} == {".lock", "toy-1.0.0"}
@@ -63,10 +61,8 @@ def test_a_package_with_another_sum_is_deleted(tmp_path: Path, tarball: Path, np
     package, folder = _package(tarball), tmp_path / "engine"
     with tarball.open("ab") as content:
         content.write(b"!")
-
     with pytest.raises(EngineError, match="is not what we know"):
         fetch(package, folder)
-
     assert not package.installed(folder)
     assert {path.name for path in folder.iterdir()} == {".lock"}
 
@@ -76,9 +72,7 @@ def test_an_interrupted_fetch_is_begun_anew(tmp_path: Path, tarball: Path, npm: 
     (folder / "partial-killed" / "package").mkdir(parents=True)
     package.home(folder).mkdir()
     assert not package.installed(folder)
-
     fetch(package, folder)
-
     assert package.installed(folder)
     assert {path.name for path in folder.iterdir()} == {".lock", "toy-1.0.0"}
 
@@ -87,7 +81,6 @@ def test_without_npm_we_say_what_to_do(
     tmp_path: Path, tarball: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-
     with pytest.raises(EngineMissingError, match=r"install Node\.js"):
         fetch(_package(tarball), tmp_path / "engine")
 
@@ -95,7 +88,6 @@ def test_without_npm_we_say_what_to_do(
 def test_what_npm_complains_about_is_passed_on(tmp_path: Path, tarball: Path, npm: Path) -> None:
     command = tmp_path / "npm"
     command.write_text("#!/bin/sh\necho no such host >&2\nexit 1\n")
-
     with pytest.raises(EngineMissingError, match="no such host"):
         fetch(_package(tarball), tmp_path / "engine")
 
@@ -113,7 +105,6 @@ def test_the_version_of_java_is_read(tmp_path: Path, told: str, major: int | Non
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{told}\nEND\n")
     java.chmod(0o755)
-
     assert java_major(java) == major
     assert java_major(tmp_path / "absent") is None
 
@@ -144,7 +135,6 @@ def test_an_engine_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
     deaf = Engine("toy", ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], port=1)
     with deaf, pytest.raises(EngineError, match="toy is silent"):
         deaf.wait_until_ready()
-
     assert not _alive(deaf.pid)
 
 
@@ -155,7 +145,6 @@ def test_a_taken_port_is_not_the_end(dynoxide: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(engine, "_free_port", lambda: next(ports))
     # The engine that holds the port would answer for the one that could not have it.
     monkeypatch.setattr(Engine, "_answers", lambda self: self._port == free)
-
     with start_dynoxide() as second:
         assert second.endpoint == f"http://127.0.0.1:{free}"
 
@@ -174,11 +163,9 @@ def test_an_engine_dies_with_the_process_that_started_it(
         "print(Engine('toy', ['/bin/sleep', '60'], port=1).pid, flush=True)\n"
         f"os.kill(os.getpid(), {int(end)})\n"
     )
-
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-
     assert done.returncode == -end
     pid = int(done.stdout)
     deadline = time.monotonic() + 10

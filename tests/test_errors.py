@@ -47,7 +47,6 @@ def test_the_drawn_tree_is_the_tree() -> None:
 
 def test_every_error_has_a_code_of_its_own() -> None:
     codes = [vars(error).get("code") for error in _classes()]
-
     assert len(set(codes)) == len(codes)
     assert [code for code in codes if not re.fullmatch(r"[A-Z]+(_[A-Z]+)*", code or "")] == []
 
@@ -85,9 +84,7 @@ def test_a_cancelled_transaction_has_one_reason_per_operation() -> None:
         CancellationReason(ReasonCode.NONE),
         CancellationReason(ReasonCode.CONDITION_FAILED, item={"PK": "a"}),
     ]
-
     error = TransactionCancelledError(reasons)
-
     assert error.reasons == tuple(reasons)
     assert str(error) == "the transaction was cancelled: [None, ConditionalCheckFailed]"
 

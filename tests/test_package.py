@@ -39,7 +39,6 @@ def test_all_is_what_is_exposed(module: ModuleType) -> None:
         for name, value in vars(module).items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }
-
     assert public == {name for name in module.__all__ if not name.startswith("_")}
     assert module.__all__ == sorted(module.__all__, key=_as_ruff_sorts)
 
@@ -72,7 +71,6 @@ print([name for name in ("aiobotocore", "aiohttp", "botocore") if name in sys.mo
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-
     assert done.stderr == ""
     assert done.stdout.strip() == "[]"
 
@@ -115,6 +113,5 @@ print(json.dumps(sorted(set(sys.modules) - before)))
         for module in json.loads(done.stdout)
         for owner in owners.get(module.partition(".")[0], ())
     }
-
     assert {"aiohttp", "msgspec"} <= loaded
     assert loaded <= _brought_by(set[str]().union(*owners.values()), "aiohttp", "msgspec")

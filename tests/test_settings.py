@@ -40,7 +40,6 @@ def test_without_an_environment_there_is_a_file() -> None:
 def test_the_store_is_chosen_by_one_variable() -> None:
     """PRICEKEEPER_STORE decides; other variables are not ours."""
     environment = {"PRICEKEEPER_STORE": "sqlite://:memory:", "HOME": "/nowhere"}
-
     assert read_settings(environment).store == SqliteLocation(MEMORY)
 
 
@@ -98,7 +97,6 @@ def test_a_store_is_named_by_a_url(url: str, location: StoreLocation) -> None:
 def test_a_typo_is_told_with_the_name_of_the_variable(url: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         parse_store_location(url)
-
     assert caught.value.setting == "PRICEKEEPER_STORE"
 
 

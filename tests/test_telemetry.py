@@ -22,7 +22,6 @@ from pricekeeper.telemetry import (
 def test_a_new_meter_has_counted_nothing() -> None:
     """A value never seen reads as zero, without preparation."""
     meter = StoreMeter()
-
     assert meter.calls["get"] == 0
     assert meter.write_half_units["Config"] == 0
     assert (meter.commit_sizes.count, meter.commit_sizes.total, meter.swept) == (0, 0, 0)
@@ -31,9 +30,7 @@ def test_a_new_meter_has_counted_nothing() -> None:
 def test_meters_do_not_share_their_counters() -> None:
     """Two stores in one process are counted apart."""
     one, other = StoreMeter(), StoreMeter()
-
     one.calls["get"] += 1
-
     assert other.calls["get"] == 0
 
 
@@ -47,9 +44,7 @@ def test_a_cleared_meter_is_a_new_one() -> None:
     meter.write_half_units["Config"] += 2
     meter.swept = 5
     meter.commit_sizes.note(5)
-
     meter.clear()
-
     assert meter == StoreMeter()
 
 
@@ -59,7 +54,6 @@ def test_a_duration_is_in_the_first_bucket_that_it_fits(place: int) -> None:
     durations, bound_us = Durations(), BOUNDS_US[place]
     for elapsed_us in (bound_us, bound_us + 1):
         durations.note(elapsed_us)
-
     assert [durations.counts[place], durations.counts[place + 1]] == [1, 1]
     assert (sum(durations.counts), durations.total) == (2, 2 * bound_us + 1)
 
@@ -69,7 +63,6 @@ def test_a_size_is_in_the_first_bucket_that_it_fits(place: int) -> None:
     sizes, bound = Sizes(), BOUNDS[place]
     for size in (bound, bound + 1):
         sizes.note(size)
-
     assert [sizes.counts[place], sizes.counts[place + 1]] == [1, 1]
     assert (sum(sizes.counts), sizes.total) == (2, 2 * bound + 1)
 

@@ -46,7 +46,6 @@ def test_a_wrapped_call_is_counted_as_the_stand_in_billed_it(
         for name, value in service.environment.items():
             monkeypatch.setenv(name, value)
         pricekeeper.wrap(client()).converse(modelId="auto", messages=messages())
-
         billed = bedrock.ledger.totals
         cost = billed.input_tokens * PREMIUM_INPUT + billed.output_tokens * PREMIUM_OUTPUT
         assert service.spent_usd_micros == cost // 1_000_000
@@ -73,7 +72,6 @@ def test_a_stream_that_was_left_is_counted_before_records_are_read(
     with pricekeeper.testing.service() as service:
         wrapped = pricekeeper.wrap(client(), service.keeper())
         wrapped.converse_stream(modelId="premium", messages=messages())["stream"].close()
-
         assert [one["output_tokens"] for one in service.records()] == [64]
 
 
@@ -91,7 +89,6 @@ def test_budgets_quotas_and_limits_are_the_apps(bedrock: pricekeeper.testing.Bed
                 modelId="premium", messages=messages(), inferenceConfig={"maxTokens": 4_000}
             )
         assert {one.name for one in denied.value.denied_by} == {"tiny", "quota-premium"}
-
         short = {"maxTokens": 10}
         wrapped.converse(modelId="standard", messages=messages(), inferenceConfig=short)
         with pytest.raises(wrapped.exceptions.ThrottlingException):

@@ -80,7 +80,6 @@ def test_no_id_reaches_into_another_key(parse: Callable[[Any], str], text: str) 
 def test_the_error_names_the_field_that_the_caller_used() -> None:
     with pytest.raises(InvalidValueError) as caught:
         parse_app_id("no good", field="parent.app")
-
     assert caught.value.field == "parent.app"
     assert str(caught.value).startswith("parent.app: ")
 

@@ -135,7 +135,6 @@ def server(installed: dict[str, Installed]) -> Installed:
 
 def test_the_client_is_small(client: Installed) -> None:
     packages = client.packages
-
     assert {"bedrock-price-keeper", "aiohttp", "msgspec"} <= packages
     assert len(packages - OF_BOTO3) <= PACKAGES_MAX, sorted(packages)
     assert client.size_bytes <= BYTES_MAX
@@ -153,7 +152,6 @@ for package in (pricekeeper.bedrock, pricekeeper.client):
 print(json.dumps(names))
 """
     names = client.answer(program)
-
     assert {"pricekeeper.client.keeper", "pricekeeper.client.wrapping.hooks"} <= set(names)
 
 
@@ -161,7 +159,6 @@ print(json.dumps(names))
 def test_the_client_says_what_its_program_needs(client: Installed, words: tuple[str, ...]) -> None:
     """In place of a traceback."""
     done = client.run("pricekeeper", *words)
-
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'bedrock-price-keeper[server]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -175,7 +172,6 @@ def test_the_clients_program_looks_after_its_spool(client: Installed) -> None:
 
 def test_the_server_serves(server: Installed) -> None:
     done = server.run("pricekeeper", "serve", "--help")
-
     assert (done.returncode, done.stderr) == (0, "")
     assert "Run the service" in done.stdout
     app = server.answer("import pricekeeper.http.app as app\nprint(json.dumps(app.__name__))")
@@ -204,14 +200,12 @@ def test_the_server_has_the_dashboard(server: Installed) -> None:
 def test_a_server_opens_a_store(server: Installed) -> None:
     store = f"sqlite:///{server.folder}/store.db"
     done = server.run("pricekeeper", "tables", "create", "--store", store, "--json")
-
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_prices_bring_the_server_that_asks_for_them(installed: dict[str, Installed]) -> None:
     """The source works, on the package's own data."""
     prices = installed["prices"]
-
     assert "genai-prices" in prices.packages
     assert prices.answer(
         "import genai_prices, pricekeeper.pricing.sources.genai\n"

@@ -148,7 +148,6 @@ async def test_a_failure_that_nobody_waits_for_is_no_noise() -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
     flights: SingleFlight[str, int] = SingleFlight("test")
-
     work = Work()
 
     async def fail() -> int:

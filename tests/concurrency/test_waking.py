@@ -16,16 +16,13 @@ async def test_the_first_of_sleep_and_event_ends_the_wait(is_woken: bool) -> Non
         await slept.wait()
 
     await wait_or_wake(sleep(), wake)
-
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_cancelled_wait_cancels_both() -> None:
     waiting = asyncio.create_task(wait_or_wake(asyncio.sleep(3600), asyncio.Event()))
     await asyncio.sleep(0)
-
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -20,7 +20,7 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import CONFIG, SESSIONS
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 
 HOUR_MS = 3_600_000
 
@@ -78,8 +78,7 @@ async def test_a_query_fills_its_limit_with_the_living(
 
 async def test_put_if_absent_succeeds(store: Store, clock: ShiftedClock, expired: Key) -> None:
     await store.put(Put(SESSIONS, lasting(expired, clock, n=1), ITEM_ABSENT))
-    read = await store.get(SESSIONS, expired)
-    assert read is not None
+    read = await stored(store, SESSIONS, expired)
     assert read["n"] == 1
 
 
@@ -101,8 +100,7 @@ async def test_a_condition_that_absence_satisfies_holds(
 ) -> None:
     """Even if the old values would have failed it."""
     await store.put(Put(SESSIONS, lasting(expired, clock, n=2), attr("n").ne(7)))
-    read = await store.get(SESSIONS, expired)
-    assert read is not None
+    read = await stored(store, SESSIONS, expired)
     assert read["n"] == 2
 
 
@@ -172,8 +170,7 @@ async def test_a_table_that_keeps_everything(store: Store, clock: ShiftedClock, 
     """Settings never expire, even if an attribute has that name."""
     key = at.key()
     await store.put(Put(CONFIG, lasting(key, clock, -10, n=1)))
-    read = await store.get(CONFIG, key)
-    assert read is not None
+    read = await stored(store, CONFIG, key)
     assert read["n"] == 1
     assert len((await store.query(Query(CONFIG, key.pk))).items) == 1
     new = await store.update(Update(CONFIG, key, (Add("n", 1),), attr("n").eq(1)))

@@ -22,6 +22,7 @@ from pricekeeper.storage import (
     open_store,
 )
 from pricekeeper.storage.tables import CONFIG
+from stores import stored
 
 TASKS = 64
 
@@ -72,8 +73,7 @@ async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
         return name
 
     winners = [w for w in await asyncio.gather(*map(create, range(TASKS))) if w is not None]
-    item = await store.get(CONFIG, key)
-    assert item is not None
+    item = await stored(store, CONFIG, key)
     assert winners == [item["by"]]
 
 
@@ -174,8 +174,7 @@ async def test_creating_tables_twice_is_fine(store: Store, at: Place) -> None:
     key = at.key()
     await store.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 1}))
     await asyncio.gather(store.create_tables(), store.create_tables())
-    item = await store.get(CONFIG, key)
-    assert item is not None
+    item = await stored(store, CONFIG, key)
     assert item["n"] == 1
 
 

@@ -23,6 +23,7 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG, REVOKED_TOKENS
 from pricekeeper.storage.values import ITEM_BYTES_MAX, item_bytes
+from stores import stored
 
 
 def item(key: Key, **attributes: Any) -> Item:
@@ -77,8 +78,7 @@ async def test_put_replaces_the_whole_item(store: Store, at: Place) -> None:
 async def test_items_differ_by_either_half_of_the_key(store: Store, at: Place) -> None:
     for n, key in enumerate((at.key("a", "1"), at.key("a", "2"), at.key("b", "1"))):
         await store.put(Put(CONFIG, item(key, n=n)))
-    found = await store.get(CONFIG, at.key("a", "2"))
-    assert found is not None
+    found = await stored(store, CONFIG, at.key("a", "2"))
     assert found["n"] == 1
 
 
@@ -322,8 +322,7 @@ async def test_nesting_has_a_floor(store: Store, at: Place) -> None:
         deep = [deep]
     key = at.key()
     await store.put(Put(CONFIG, item(key, v=deep)))
-    read = await store.get(CONFIG, key)
-    assert read is not None
+    read = await stored(store, CONFIG, key)
     assert read["v"] == deep
     with pytest.raises(InvalidOperationError):
         await store.put(Put(CONFIG, item(key, v=[deep])))
@@ -337,8 +336,7 @@ async def test_an_item_may_be_400_kilobytes_and_no_more(store: Store, at: Place)
         await store.put(Put(CONFIG, item(key, v="x" * (room + 1))))
     with pytest.raises(InvalidOperationError):
         await store.update(Update(CONFIG, key, (Set("w", 1),)))
-    read = await store.get(CONFIG, key)
-    assert read is not None
+    read = await stored(store, CONFIG, key)
     assert len(str(read["v"])) == room
 
 

@@ -37,6 +37,7 @@ from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from storage.dynamodb.conftest import Opener, TestClock
+from stores import stored
 
 LOST_AFTER = [
     Fault.STALL_AFTER,
@@ -339,8 +340,7 @@ async def test_a_late_copy_of_a_guarded_write_is_refused(
     proxy.next("TransactWriteItems", Fault.LATE)
     await impatient.transact([Update(CONFIG, key, (Add("m", 10),))])
     await proxy.release()
-    item = await direct.get(CONFIG, key)
-    assert item is not None
+    item = await stored(direct, CONFIG, key)
     assert (item["n"], item["m"]) == (2, 11)
 
 

@@ -31,6 +31,7 @@ from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from storage.dynamodb.conditions import random_attributes, random_condition
 from storage.dynamodb.conftest import TestClock
+from stores import stored
 
 NOW = 1_800_000_000
 KEY = Key("p", "1")
@@ -193,8 +194,7 @@ async def test_a_transaction_clears_away_only_what_it_saw(
 
     proxy.next("DeleteItem", another)
     await store.transact([Update(SESSIONS, expired, (Add("n", 1),))])
-    item = await direct.get(SESSIONS, expired)
-    assert item is not None
+    item = await stored(direct, SESSIONS, expired)
     assert item["n"] == 41
 
 
@@ -203,8 +203,7 @@ async def test_clearing_away_is_harmless_however_often(
 ) -> None:
     proxy.next("DeleteItem", Fault.CLOSE_AFTER, Fault.SERVER_ERROR_BEFORE)
     await store.transact([Update(SESSIONS, expired, (Add("n", 1),))])
-    item = await direct.get(SESSIONS, expired)
-    assert item is not None
+    item = await stored(direct, SESSIONS, expired)
     assert item["n"] == 1
 
 

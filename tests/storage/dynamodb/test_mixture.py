@@ -19,12 +19,13 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     TransactionCancelledError,
 )
-from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Set, Update, attr
+from pricekeeper.storage import ITEM_ABSENT, Add, Key, Put, Set, Update, attr
 from pricekeeper.storage.dynamodb.client import Limits
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from storage.dynamodb.conftest import Opener, TestClock
+from stores import stored
 
 ODDS_PCT = {
     Fault.STALL_AFTER: 1,
@@ -91,12 +92,6 @@ async def stormy(
     return await opener(proxy.endpoint, clock=clock, meter=meter, limits=limits)
 
 
-async def held(store: DynamoDbStore, key: Key) -> Item:
-    item = await store.get(SESSIONS, key)
-    assert item is not None
-    return item
-
-
 @pytest.mark.parametrize("seed", range(4))
 async def test_additions(
     stormy: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, seed: int
@@ -107,7 +102,7 @@ async def test_additions(
         return await outcome(stormy.update(Update(SESSIONS, key, (Add("n", 1), Add(mark, 1)))))
 
     outcomes = await storm(proxy, seed, work)
-    item = await held(direct, key)
+    item = await stored(direct, SESSIONS, key)
     for mark, what in outcomes.items():
         assert item.get(mark, 0) in MAY_HAVE_BEEN_APPLIED[what], (mark, what)
     total = Counter(outcomes.values())
@@ -131,7 +126,7 @@ async def test_transactions(
         return await outcome(stormy.transact(operations))
 
     outcomes = await storm(proxy, seed, work)
-    one, other = await held(direct, left), await held(direct, right)
+    one, other = await stored(direct, SESSIONS, left), await stored(direct, SESSIONS, right)
     assert {name: one[name] for name in one if name != "SK"} == {
         name: other[name] for name in other if name != "SK"
     }
@@ -149,8 +144,7 @@ async def test_compare_and_set(
 
     async def work(mark: str) -> str:
         for _ in range(400):
-            item = await direct.get(SESSIONS, key)
-            assert item is not None
+            item = await stored(direct, SESSIONS, key)
             version = item["version"]
             assert isinstance(version, int)
             step = Update(
@@ -166,7 +160,7 @@ async def test_compare_and_set(
         raise AssertionError("never won")
 
     outcomes = await storm(proxy, seed, work)
-    item = await held(direct, key)
+    item = await stored(direct, SESSIONS, key)
     for mark, what in outcomes.items():
         assert item.get(mark, 0) in MAY_HAVE_BEEN_APPLIED[what], (mark, what)
     assert item["version"] == sum(mark in item for mark in outcomes)

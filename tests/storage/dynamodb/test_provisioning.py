@@ -83,7 +83,6 @@ async def test_a_table_that_another_creator_is_making_is_finished(
     creating = Canned({"Table": {"TableStatus": "CREATING"}}, 200)
     proxy.next("DescribeTable", *[Fault.NONE] * ALL_TABLES.index(SESSIONS), creating)
     await store.create_tables()
-
     asked = [one.request["TableName"] for one in proxy.seen if one.action == "DescribeTimeToLive"]
     assert asked == [fresh_prefix + SESSIONS.name]
 
@@ -97,7 +96,6 @@ async def test_a_start_waits_for_a_store_that_keeps_failing_and_says_for_what(
     proxy.next("DescribeTable", Fault.NONE, *[fault] * 25)
     with capture_logs() as logs:
         await store.create_tables()
-
     assert proxy.attempts("DescribeTable") == len(ALL_TABLES) + 25
     assert {(one["event"], one["log_level"], one["waiting_for"]) for one in logs} == {
         ("waiting_for_store", "warning", f"DescribeTable of {prefix}{ALL_TABLES[1].name}")
@@ -119,7 +117,6 @@ async def test_a_start_waits_while_the_store_is_down(
 
     clock.before_waking = come_up
     await store.create_tables()
-
     assert proxy.attempts("DescribeTable") == len(ALL_TABLES)
     assert 20_000 < sum(clock.pauses_ms) < 60_000
 
@@ -131,7 +128,6 @@ async def test_a_start_does_not_wait_for_ever(
     await proxy.down()
     with pytest.raises(StoreUnavailableError) as given_up:
         await store.create_tables()
-
     assert f"60 s for DescribeTable of {prefix}Config" in str(given_up.value)
     assert 60_000 <= sum(clock.pauses_ms) < 90_000
 
@@ -144,7 +140,6 @@ async def test_without_patience_a_store_that_is_down_is_told_after_one_request(
     await proxy.down()
     with pytest.raises(StoreUnavailableError):
         await store.create_tables()
-
     assert sum(clock.pauses_ms) < 15_000
 
 
@@ -156,7 +151,6 @@ async def test_a_start_does_not_wait_for_a_permission(
     proxy.next("DescribeTable", Canned({"__type": "x#AccessDeniedException"}))
     with pytest.raises(StoreMisconfiguredError):
         await store.create_tables()
-
     assert clock.pauses_ms == []
 
 
@@ -170,7 +164,6 @@ async def test_expiry_is_looked_at_and_switched_on_by_command(
     name = fresh_prefix + SESSIONS.name
     await ask(dynamodb_local, "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=off)
     location = DynamoDbLocation("us-east-1", fresh_prefix, dynamodb_local)
-
     await store.create_tables()
     assert await find_tables_without_expiry(location, clock=clock) == [SESSIONS.name]
     await enable_expiry(location, clock=clock)

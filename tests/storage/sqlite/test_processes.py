@@ -11,6 +11,7 @@ from pricekeeper.clock import SystemClock
 from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Add, Key, Update, open_store
 from pricekeeper.storage.tables import CONFIG, REQUEST_DEDUP
+from stores import stored
 
 HAMMER = Path(__file__).with_name("hammer.py")
 
@@ -36,8 +37,7 @@ async def test_nothing_acknowledged_is_missing_after_kill_9(path: str) -> None:
     store = await open_store(SqliteLocation(path), clock=SystemClock())
     counted = 0
     for task, number in acknowledged.items():
-        item = await store.get(CONFIG, Key("victim", str(task)))
-        assert item is not None
+        item = await stored(store, CONFIG, Key("victim", str(task)))
         assert item["n"] in (number, number + 1)  # one more may have been committed, untold
         counted += item["n"]
         last = f"victim#{task}#{item['n']}"
@@ -45,8 +45,7 @@ async def test_nothing_acknowledged_is_missing_after_kill_9(path: str) -> None:
             [(REQUEST_DEDUP, Key(last)), (REQUEST_DEDUP, Key(f"victim#{task}#{item['n'] + 1}"))]
         )
         assert [receipt is not None for receipt in found] == [True, False]
-    shared = await store.get(CONFIG, Key("shared", "all"))
-    assert shared is not None
+    shared = await stored(store, CONFIG, Key("shared", "all"))
     assert shared["n"] == counted
     await store.close()
 
@@ -57,8 +56,7 @@ async def test_two_processes_share_a_file(path: str) -> None:
             assert len(process.communicate()[0].splitlines()) == 8 * 150
             assert process.returncode == 0
     store = await open_store(SqliteLocation(path), clock=SystemClock())
-    shared = await store.get(CONFIG, Key("shared", "all"))
-    assert shared is not None
+    shared = await stored(store, CONFIG, Key("shared", "all"))
     assert shared["n"] == 2 * 8 * 150
     await store.close()
 
