@@ -14,6 +14,7 @@ from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, told
 from cli.terminals import CTRL_C, in_a_terminal
 from pricekeeper.client import Admin, ReplyLostError
 from pricekeeper.errors import OutcomeUnknownError
+from slowness import slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 OTHER = "11111111-2222-4333-8444-555555555555"
@@ -478,7 +479,7 @@ def test_a_folder_is_read_with_the_folders_in_it(place: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "count"), [("y\n", 0, 3), ("n\n", 1, 0), (CTRL_C, 130, 0)]
+    ("typed", "code", "count"), [("y\n", 0, 3), *slow(("n\n", 1, 0), (CTRL_C, 130, 0))]
 )
 def test_a_person_is_asked_after_the_plan(
     on_tables: Cli, typed: str, code: int, count: int

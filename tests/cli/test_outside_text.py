@@ -26,6 +26,11 @@ from pricekeeper.values import settings_tag
 
 __all__ = ["filled"]  # the fixture
 
+PATHS = [
+    pytest.param(path, marks=[pytest.mark.slow] if place % 4 else [])
+    for place, path in enumerate(RUNS)
+]
+"""One command in four is quick: all have the same way out."""
 MARKUP = "[/evil][red]x[link=http://127.0.0.1]:smile:"
 ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x7f\u202e\n✓ all checks passed"
 EVIL = MARKUP + ORDERS
@@ -66,7 +71,7 @@ def spoiled(filled: Cli) -> Cli:
     return filled
 
 
-@pytest.mark.parametrize("path", RUNS, ids=" ".join)
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
 def test_no_answer_is_markup_or_an_order(spoiled: Cli, path: tuple[str, ...]) -> None:
     """Every output at any width ends well and has the text."""
     found = shown(spoiled, *path, *RUNS[path](spoiled))

@@ -15,6 +15,7 @@ import pytest
 from cli.conftest import ORG, ORG_FLAGS
 from cli.terminals import CTRL_C, in_a_terminal
 from free_port import free_port
+from slowness import slow
 
 CHAT = f"org-{ORG}-app-chat"
 
@@ -146,7 +147,9 @@ def test_the_first_ctrl_c_ends_a_question(environment: Mapping[str, str]) -> Non
     assert piped("org", "get", ORG, environment=environment).returncode == 0
 
 
-@pytest.mark.parametrize(("keys", "code", "after"), [("y\r", 0, 3), ("n\r", 1, 0), ("\r", 1, 0)])
+@pytest.mark.parametrize(
+    ("keys", "code", "after"), [("y\r", 0, 3), *slow(("n\r", 1, 0), ("\r", 1, 0))]
+)
 def test_a_question_is_answered(
     environment: Mapping[str, str], keys: str, code: int, after: int
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_secret_is_asked_for_and_not_shown(environment: Mapping[str, str]) -> 
     assert "export PRICEKEEPER_CLIENT_SECRET=pks_" in terminal.printed
 
 
+@pytest.mark.slow
 def test_the_first_ctrl_c_ends_the_wait_for_a_secret(environment: Mapping[str, str]) -> None:
     """And for a file that is to come from stdin."""
     for words, question in (
@@ -183,7 +187,7 @@ def test_the_first_ctrl_c_ends_the_wait_for_a_secret(environment: Mapping[str, s
             assert terminal.end() == 130
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [40, *slow(80)])
 def test_the_demos_exports_are_whole(tmp_path: Path, columns: int) -> None:
     """They are there to be pasted."""
     settings = {

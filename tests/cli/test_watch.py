@@ -27,6 +27,7 @@ from pricekeeper.metering import Usage
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
+from slowness import slow
 
 LONG = "a-chat-with-an-id-that-is-long-enough-to-be-in-the-way-012345678"
 DAY_MS = 86_400_000
@@ -227,7 +228,7 @@ def environment(cli: Cli) -> Mapping[str, str]:
     return cli.environment
 
 
-@pytest.mark.parametrize("columns", [50, 80, 200])
+@pytest.mark.parametrize("columns", [80, *slow(50, 200)])
 def test_a_screen_is_whole_and_ends_with_ctrl_c(
     environment: Mapping[str, str], columns: int
 ) -> None:
