@@ -12,7 +12,7 @@ from minting import minted
 from pricekeeper.alerts import AlertKind
 from pricekeeper.alerts.findings import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, BadShares
 from pricekeeper.alerts.items import StoredAlert
-from pricekeeper.errors import UnpricedUsageError
+from pricekeeper.errors import StoreUnavailableError, UnpricedUsageError
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import Catalogue
 from pricekeeper.storage import Set, Update
@@ -317,9 +317,8 @@ class TestSecrets:
         org.clock.advance_ms(88 * DAY_MS)  # type: ignore[attr-defined]
         await instance.alerts.checks.run_once()
 
-        (again,) = map(
-            body, await org.history(kind=AlertKind.SECRET_AGE)
-        )  # the first was kept 90 days
+        # The first was kept for 90 days.
+        (again,) = map(body, await org.history(kind=AlertKind.SECRET_AGE))
         assert again["title"] == "Web of Acme: its secret is 180 days old"
         assert told["title"] == "Web of Acme: its secret is 90 days old"
         assert told["about"]["client_id"] == f"org-{org.id}-app-{APP}"
@@ -353,19 +352,14 @@ async def test_a_check_that_fails_keeps_no_other_from_being_made(
     org: Org, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is logged, and made again at the next interval."""
-    from pricekeeper.errors import StoreUnavailableError  # noqa: PLC0415
 
     async def fail() -> int:
         raise StoreUnavailableError("away")
 
     checks = instance.alerts.checks
-    checks._sources = replace_sources(checks._sources, fail)
+    checks._sources = checks._sources._replace(read_caught_up_at_ms=fail)
     await org.spend(service_tier="priority")
     await TestSecrets().age(org, instance, 100)
 
     assert len(await of_deployment(instance, AlertKind.PRICE)) == 1
     assert len(await org.history(kind=AlertKind.SECRET_AGE)) == 1
-
-
-def replace_sources(sources: Any, read: Any) -> Any:
-    return sources._replace(read_caught_up_at_ms=read)

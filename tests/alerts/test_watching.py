@@ -7,6 +7,10 @@ from alerts.conftest import APP, COST_USD_MICROS, USD, Instance, Org, budget
 from alerts.endpoint import Endpoint
 from metering.conftest import PREMIUM, STANDARD
 from pricekeeper.alerts.items import StoredAlert
+from pricekeeper.client_ids import Client
+from pricekeeper.storage import Set, Update
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants.items import config_key
 from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 
@@ -245,7 +249,8 @@ async def test_a_client_that_can_not_be_read_keeps_nobody_else_from_being_told(
     await org.configure(budgets=[budget(COST_USD_MICROS, 100)])
     await org.spend()
     await neighbour.spend()
-    await _damage(instance, org)
+    damage = Update(CONFIG, config_key(Client(org.id)), (Set("timezone", "Nowhere"),))
+    await instance.store.update(damage)
     fresh = Instance(instance.store, clock)
 
     await fresh.aggregate()
@@ -272,13 +277,3 @@ async def test_nothing_is_looked_up_for_what_has_not_moved(
 
     assert idle["batch_get"] <= without["batch_get"]
     await bare.close()
-
-
-async def _damage(instance: Instance, org: Org) -> None:
-    from pricekeeper.client_ids import Client  # noqa: PLC0415
-    from pricekeeper.storage import Set, Update  # noqa: PLC0415
-    from pricekeeper.storage.tables import CONFIG  # noqa: PLC0415
-    from pricekeeper.tenants.items import config_key  # noqa: PLC0415
-
-    key = config_key(Client(org.id))
-    await instance.store.update(Update(CONFIG, key, (Set("timezone", "Nowhere"),)))

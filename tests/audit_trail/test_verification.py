@@ -12,7 +12,7 @@ from audit_trail.conftest import a_change, entries_of, findings
 from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import TrailEntry, canonical_bytes, chain_of, head_after
-from pricekeeper.audit.verification import FINDINGS_MAX, TrailVerifier
+from pricekeeper.audit.verification import FINDINGS_MAX, ChainReport, TrailVerifier
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
@@ -26,9 +26,39 @@ DAY_MS = 86_400_000
 class Tampering:
     """An attacker with the keys to the store."""
 
-    def __init__(self, store: Store, org_id: OrgId | None) -> None:
+    def __init__(self, store: Store, clock: ShiftedClock, org_id: OrgId | None) -> None:
         self._store = store
+        self._clock = clock
+        self.org_id = org_id
         self.chain = chain_of(org_id)
+
+    @property
+    def verifier(self) -> TrailVerifier:
+        return TrailVerifier(self._store, self._clock)
+
+    async def report(self) -> ChainReport:
+        (report,) = await self.verifier.verify(self.chain)
+        return report
+
+    async def findings(self) -> list[str]:
+        return await findings(self._store, self._clock, self.org_id)
+
+    async def entries(self) -> list[TrailEntry]:
+        return await entries_of(self._store, self.org_id)
+
+    async def lines(self) -> list[bytes]:
+        return [line async for line in self.verifier.export(self.chain)]
+
+    async def refusal(self, lines: list[bytes]) -> str:
+        with pytest.raises(InvalidValueError) as refused:
+            await self.verifier.compare_lines(lines)
+        assert refused.value.field == "against"
+        return str(refused.value)
+
+    async def compare(self, lines: list[bytes]) -> list[str]:
+        compared = await self.verifier.compare_lines(lines)
+        assert compared.lines == len(lines)
+        return [f"{one.seq}: {one.problem}" for one in compared.findings]
 
     def key(self, seq: int) -> Key:
         return trail_items.entry_key(self.chain, seq)
@@ -103,21 +133,26 @@ async def forget_beginning(store: Store, org_id: OrgId | None) -> None:
 
 
 @pytest.fixture
-async def chain(trail: AuditTrail, store: Store, org_id: OrgId) -> Tampering:
+def empty(store: Store, clock: ShiftedClock, org_id: OrgId) -> Tampering:
+    return Tampering(store, clock, org_id)
+
+
+@pytest.fixture
+async def chain(trail: AuditTrail, empty: Tampering, org_id: OrgId) -> Tampering:
     """Make a chain of six entries."""
     for number in range(1, 7):
         await trail.apply(BY, a_change(org_id, f"thing {number}", after={"n": number}), ())
-    return Tampering(store, org_id)
+    return empty
 
 
 async def test_what_nobody_touched_is_as_it_was_written(
-    store: Store, clock: ShiftedClock, chain: Tampering, org_id: OrgId
+    chain: Tampering,
 ) -> None:
     """The report says where the chain ends, to be kept elsewhere."""
-    (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+    report = await chain.report()
     assert (report.entries, report.first_seq, report.last_seq) == (6, 1, 6)
     assert report.findings == []
-    last = (await entries_of(store, org_id))[-1]
+    last = (await chain.entries())[-1]
     assert report.last_hash == hashlib.sha256(canonical_bytes(last)).hexdigest()
 
 
@@ -155,23 +190,23 @@ Tamper = Callable[[Tampering], Awaitable[object]]
         (lambda on: on.remove_all(6), "1: was removed, but is still in the list"),
     ],
 )
-async def test_what_was_done_to_it_is_found(
-    store: Store, clock: ShiftedClock, chain: Tampering, org_id: OrgId, tamper: Tamper, told: str
-) -> None:
+async def test_what_was_done_to_it_is_found(chain: Tampering, tamper: Tamper, told: str) -> None:
     """An entry that was changed, removed, put elsewhere, hidden or let expire."""
     await tamper(chain)
-    found = await findings(store, clock, org_id)
+    found = await chain.findings()
     assert any(one.startswith(told) for one in found), found
 
 
 async def test_an_entry_of_another_chain_is_found(
-    store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
+    store: Store,
+    trail: AuditTrail,
+    chain: Tampering,
 ) -> None:
     for _ in range(3):
         await trail.apply(BY, a_change(None), ())
     other = await stored(store, AUDIT_TRAIL, trail_items.entry_key("DEPLOYMENT", 3))
     await store.put(Put(AUDIT_TRAIL, {**other, "PK": chain.key(3).pk}))
-    found = await findings(store, clock, org_id)
+    found = await chain.findings()
     assert any("of DEPLOYMENT, in another place" in one for one in found), found
 
 
@@ -189,50 +224,39 @@ class TestErasedChains:
         """By its name, and among all of them."""
         owner = None if of_deployment else new_org_id()
         told = "0: all of the chain was removed, with its head"
-        before = len(await entries_of(store, owner))
+        chain = Tampering(store, clock, owner)
+        before = len(await chain.entries())
         for _ in range(2):
             await trail.apply(BY, a_change(owner), ())
-        assert await findings(store, clock, owner) == []
-        await self.erase(Tampering(store, owner), before + 2)
-        assert await findings(store, clock, owner) == [told]
-        reports = await TrailVerifier(store, clock).verify()
-        (report,) = [one for one in reports if one.chain == chain_of(owner)]
+        assert await chain.findings() == []
+        await self.erase(chain, before + 2)
+        assert await chain.findings() == [told]
+        reports = await chain.verifier.verify()
+        (report,) = [one for one in reports if one.chain == chain.chain]
         assert [one.problem for one in report.findings] == [told.removeprefix("0: ")]
         await forget_beginning(store, owner)  # the chain of the deployment is everybody's
 
     async def test_a_chain_that_was_begun_anew_is_found(
-        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId, chain: Tampering
+        self, trail: AuditTrail, org_id: OrgId, chain: Tampering
     ) -> None:
         """The next change would else hide that there was anything before."""
         await self.erase(chain)
         for _ in range(2):
             await trail.apply(BY, a_change(org_id), ())
-        assert [entry.seq for entry in await entries_of(store, org_id)] == [1, 2]
+        assert [entry.seq for entry in await chain.entries()] == [1, 2]
         told = "1: the chain was begun 2 times, so an earlier one was removed"
-        assert await findings(store, clock, org_id) == [told]
+        assert await chain.findings() == [told]
 
-    async def test_a_chain_without_entries_has_no_findings(
-        self, store: Store, clock: ShiftedClock, org_id: OrgId
-    ) -> None:
+    async def test_a_chain_without_entries_has_no_findings(self, empty: Tampering) -> None:
         """The report says that the store does not know the chain."""
-        (report,) = await TrailVerifier(store, clock).verify(chain_of(org_id))
+        report = await empty.report()
         assert (report.entries, report.is_known, report.findings) == (0, False, [])
 
 
 class TestExports:
-    async def lines(self, store: Store, clock: ShiftedClock, chain: Tampering) -> list[bytes]:
-        return [line async for line in TrailVerifier(store, clock).export(chain.chain)]
-
-    async def told(self, store: Store, clock: ShiftedClock, lines: list[bytes]) -> list[str]:
-        compared = await TrailVerifier(store, clock).compare_lines(lines)
-        assert compared.lines == len(lines)
-        return [f"{one.seq}: {one.problem}" for one in compared.findings]
-
-    async def test_anybody_can_verify_an_export(
-        self, store: Store, clock: ShiftedClock, chain: Tampering
-    ) -> None:
+    async def test_anybody_can_verify_an_export(self, chain: Tampering) -> None:
         """Each line names the SHA-256 of the line before."""
-        lines = await self.lines(store, clock, chain)
+        lines = await chain.lines()
         assert len(lines) == 6
         before = ""
         for line in lines:
@@ -241,13 +265,13 @@ class TestExports:
 
     @pytest.mark.parametrize("sort_key", ["6", f"{6:013}", f"{6:012}x"])
     async def test_a_copy_under_another_key_is_not_exported(
-        self, store: Store, clock: ShiftedClock, chain: Tampering, sort_key: str
+        self, chain: Tampering, sort_key: str
     ) -> None:
         """Each entry is in the file once, unchanged."""
-        lines = await self.lines(store, clock, chain)
+        lines = await chain.lines()
         await chain.copy(6, sort_key)
-        assert await self.lines(store, clock, chain) == lines
-        (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+        assert await chain.lines() == lines
+        report = await chain.report()
         assert (report.entries, report.last_seq, len(report.findings)) == (6, 6, 1)
 
     @pytest.mark.parametrize(
@@ -263,47 +287,34 @@ class TestExports:
     )
     async def test_what_fits_again_is_found_against_an_export(
         self,
-        store: Store,
-        clock: ShiftedClock,
         chain: Tampering,
-        org_id: OrgId,
         tamper: Tamper,
         told: list[str],
     ) -> None:
         """An attacker who can write everything can make a chain that fits, but another one."""
-        lines = await self.lines(store, clock, chain)
+        lines = await chain.lines()
         await tamper(chain)
-        assert await findings(store, clock, org_id) == []
-        assert await self.told(store, clock, [line + b"\n" for line in lines]) == told
+        assert await chain.findings() == []
+        assert await chain.compare([line + b"\n" for line in lines]) == told
 
     async def test_what_was_not_touched_agrees_also_when_it_has_expired(
-        self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
+        self, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
     ) -> None:
-        lines = await self.lines(store, clock, chain)
+        lines = await chain.lines()
         await trail.apply(BY, a_change(org_id), ())
-        assert await self.told(store, clock, lines) == []
+        assert await chain.compare(lines) == []
         clock.shift_ms = 401 * DAY_MS
-        assert await self.told(store, clock, lines) == []
-
-    async def refusal(self, store: Store, clock: ShiftedClock, lines: list[bytes]) -> str:
-        with pytest.raises(InvalidValueError) as refused:
-            await TrailVerifier(store, clock).compare_lines(lines)
-        assert refused.value.field == "against"
-        return str(refused.value)
+        assert await chain.compare(lines) == []
 
     @pytest.mark.parametrize("lines", [[], [b"\n", b"  \n"]], ids=["nothing", "blank"])
-    async def test_an_empty_file_is_refused(
-        self, store: Store, clock: ShiftedClock, lines: list[bytes]
-    ) -> None:
-        assert "is empty" in await self.refusal(store, clock, lines)
+    async def test_an_empty_file_is_refused(self, empty: Tampering, lines: list[bytes]) -> None:
+        assert "is empty" in await empty.refusal(lines)
 
-    async def test_another_file_is_refused(
-        self, store: Store, clock: ShiftedClock, chain: Tampering
-    ) -> None:
+    async def test_another_file_is_refused(self, chain: Tampering) -> None:
         """And the line is named, also behind more blank ones than are read at once."""
-        assert "line 1" in await self.refusal(store, clock, [b"hello\n"])
-        lines = await self.lines(store, clock, chain)
-        assert "line 207" in await self.refusal(store, clock, [*lines, *[b"\n"] * 200, b"{}"])
+        assert "line 1" in await chain.refusal([b"hello\n"])
+        lines = await chain.lines()
+        assert "line 207" in await chain.refusal([*lines, *[b"\n"] * 200, b"{}"])
 
     @pytest.mark.parametrize(
         ("edit", "told"),
@@ -322,16 +333,14 @@ class TestExports:
     )
     async def test_a_file_with_a_gap_is_refused(
         self,
-        store: Store,
-        clock: ShiftedClock,
         chain: Tampering,
         org_id: OrgId,
         edit: Callable[[list[bytes]], list[bytes]],
         told: str,
     ) -> None:
         """The missing lines are not compared, so it would prove nothing."""
-        lines = edit(await self.lines(store, clock, chain))
-        assert told.format(org_id) in await self.refusal(store, clock, lines)
+        lines = edit(await chain.lines())
+        assert told.format(org_id) in await chain.refusal(lines)
 
     async def test_a_gap_is_found_in_each_of_several_chains(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering
@@ -339,70 +348,69 @@ class TestExports:
         other = new_org_id()
         for _ in range(150):
             await trail.apply(BY, a_change(other), ())
-        both = await self.lines(store, clock, chain)
-        both += await self.lines(store, clock, Tampering(store, other))
-        assert await self.told(store, clock, both) == []
-        told = await self.refusal(store, clock, both[:130] + both[131:])
+        both = await chain.lines()
+        both += await Tampering(store, clock, other).lines()
+        assert await chain.compare(both) == []
+        told = await chain.refusal(both[:130] + both[131:])
         assert f"line 131: entry 125 of ORG#{other} is missing before it" in told
-        told = await self.refusal(store, clock, [*both, both[0]])
+        told = await chain.refusal([*both, both[0]])
         assert f"line 157: entry 1 of {chain.chain} does not follow" in told
 
 
 class TestExpiry:
     async def test_a_chain_without_its_oldest_entries_is_whole(
-        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
+        self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId, empty: Tampering
     ) -> None:
         """Each day an entry, and after a while the first ones are gone, and at last all."""
         short = AuditTrail(store, clock, retention_days=5)
         for day in range(10):
             clock.shift_ms = day * DAY_MS
             await short.apply(BY, a_change(org_id), ())
-            assert await findings(store, clock, org_id) == []
-        seqs = [entry.seq for entry in await entries_of(store, org_id)]
+            assert await empty.findings() == []
+        seqs = [entry.seq for entry in await empty.entries()]
         assert seqs == [6, 7, 8, 9, 10]
         clock.shift_ms = 20 * DAY_MS
-        assert await entries_of(store, org_id) == []
-        assert await findings(store, clock, org_id) == []
+        assert await empty.entries() == []
+        assert await empty.findings() == []
         await trail.apply(BY, a_change(org_id), ())
-        assert [entry.seq for entry in await entries_of(store, org_id)] == [11]
-        assert await findings(store, clock, org_id) == []
+        assert [entry.seq for entry in await empty.entries()] == [11]
+        assert await empty.findings() == []
 
     async def test_a_shorter_retention_leaves_no_gap(
-        self, store: Store, clock: ShiftedClock, org_id: OrgId
+        self, store: Store, clock: ShiftedClock, org_id: OrgId, empty: Tampering
     ) -> None:
         """A longer retention of one entry also keeps the later ones."""
         for retention_days in (30, 2, 2):
             trail = AuditTrail(store, clock, retention_days=retention_days)
             await trail.apply(BY, a_change(org_id), ())
         clock.shift_ms = 10 * DAY_MS
-        assert [entry.seq for entry in await entries_of(store, org_id)] == [1, 2, 3]
-        assert await findings(store, clock, org_id) == []
+        assert [entry.seq for entry in await empty.entries()] == [1, 2, 3]
+        assert await empty.findings() == []
 
     async def test_an_entry_that_was_removed_before_its_time_is_found(
-        self, store: Store, clock: ShiftedClock, org_id: OrgId
+        self, store: Store, clock: ShiftedClock, org_id: OrgId, empty: Tampering
     ) -> None:
         """Although those before it are gone by right."""
         trail = AuditTrail(store, clock, retention_days=5)
         for day in range(8):
             clock.shift_ms = day * DAY_MS
             await trail.apply(BY, a_change(org_id), ())
-        oldest = (await entries_of(store, org_id))[0].seq
-        await Tampering(store, org_id).remove(oldest)
-        found = await findings(store, clock, org_id)
+        oldest = (await empty.entries())[0].seq
+        await empty.remove(oldest)
+        found = await empty.findings()
         assert any(f"was removed, with all up to {oldest}" in one for one in found), found
 
 
 async def test_many_entries_and_many_findings_are_read_page_by_page(
-    store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
+    trail: AuditTrail, org_id: OrgId, empty: Tampering
 ) -> None:
     """Findings have a bound, and the rest is counted."""
     count = 2 * FINDINGS_MAX + 30
     for _ in range(count):
         await trail.apply(BY, a_change(org_id), ())
-    chain = Tampering(store, org_id)
-    assert await findings(store, clock, org_id) == []
+    assert await empty.findings() == []
     for seq in range(1, count + 1):
-        await chain.set(seq, "entry", "{}")
-    (report,) = await TrailVerifier(store, clock).verify(chain.chain)
+        await empty.set(seq, "entry", "{}")
+    report = await empty.report()
     assert (len(report.findings), report.entries) == (FINDINGS_MAX, count)
     assert report.findings_more >= count - FINDINGS_MAX

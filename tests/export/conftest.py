@@ -17,6 +17,7 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.clock import Clock
 from pricekeeper.days import day_start_ms
 from pricekeeper.export import Exporter
+from pricekeeper.export.destination import Destination
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import (
@@ -127,6 +128,18 @@ class Company:
     async def aggregate(self) -> None:
         assert not (await Aggregator(self.store, self.clock).run_once()).failed
 
+    def exporter(self, destination: Destination, **options: Any) -> Exporter:
+        return Exporter(self.store, self.clock, destination, **options)
+
+    async def export(self, folder: Path, day: str, **options: Any) -> Any:
+        """Export a day into the folder; the manifest, as JSON."""
+        destination = FolderDestination(str(folder))
+        try:
+            await self.exporter(destination, **options).export_day(day)
+        finally:
+            await destination.close()
+        return json.loads((folder / f"day={day}" / "manifest.json").read_bytes())
+
 
 @pytest.fixture
 async def company(store: Store, clock: ShiftedClock) -> Company:
@@ -176,16 +189,6 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def rows(content: bytes) -> list[Any]:
     return [json.loads(line) for line in gzip.decompress(content).splitlines()]
-
-
-async def exported(store: Store, clock: Clock, folder: Path, day: str, **options: Any) -> Any:
-    """Export a day into the folder; the manifest, as JSON."""
-    destination = FolderDestination(str(folder))
-    try:
-        await Exporter(store, clock, destination, **options).export_day(day)
-    finally:
-        await destination.close()
-    return json.loads((folder / f"day={day}" / "manifest.json").read_bytes())
 
 
 @pytest.fixture

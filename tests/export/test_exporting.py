@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from export.conftest import ORGS, Company, exported, names, rows, tree
+from export.conftest import ORGS, Company, names, rows, tree
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.errors import ExportError
-from pricekeeper.export import Exporter, Progress
+from pricekeeper.export import Progress
 from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.metering.counters import COUNTER_NAMES
@@ -21,10 +21,10 @@ from stores import ShiftedClock
 
 
 async def test_every_record_of_the_day_is_in_the_files_once(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+    company: Company, day: str, folder: Path
 ) -> None:
     """Of each organisation by its own calendar, sorted by request id, with what it has used."""
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     found = 0
     for org_id in ORGS:
         reported = company.of(day, org_id)
@@ -46,22 +46,20 @@ async def test_every_record_of_the_day_is_in_the_files_once(
     assert manifest["totals_equal_records"] is manifest["is_final"] is True
 
 
-async def test_the_days_add_up_to_what_was_reported(
-    store: Store, clock: ShiftedClock, company: Company, folder: Path
-) -> None:
+async def test_the_days_add_up_to_what_was_reported(company: Company, folder: Path) -> None:
     """No record is in no day, or in two."""
     days = sorted({day for _, day, _ in company.reported})
-    manifests = [await exported(store, clock, folder, day) for day in days]
+    manifests = [await company.export(folder, day) for day in days]
     assert sum(one["records"] for one in manifests) == len(company.reported)
     tokens = sum(usage.input_tokens for _, _, usage in company.reported)
     assert sum(one["record_sums"]["input_tokens"] for one in manifests) == tokens
 
 
 async def test_the_manifest_says_what_is_in_the_files(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+    company: Company, day: str, folder: Path
 ) -> None:
     """Counts, sums in pico-dollars, tokens; size and sha256 of each file, and no other file."""
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     files = tree(folder)
     del files[f"day={day}/manifest.json"]
     listed = {file["path"]: file for org in manifest["organisations"] for file in org["files"]}
@@ -78,22 +76,20 @@ async def test_the_manifest_says_what_is_in_the_files(
 
 
 async def test_the_same_day_gives_the_same_bytes(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+    clock: ShiftedClock, company: Company, day: str, folder: Path
 ) -> None:
     """Later, elsewhere, again in the same folder, and with many small runs in place of one."""
-    first = await exported(store, clock, folder / "a", day)
+    first = await company.export(folder / "a", day)
     clock.shift_ms += 7 * DAY_MS
-    await exported(store, clock, folder / "b", day, run_lines=3)
+    await company.export(folder / "b", day, run_lines=3)
     assert tree(folder / "a") == tree(folder / "b")
-    assert await exported(store, clock, folder / "a", day) == first
+    assert await company.export(folder / "a", day) == first
     assert tree(folder / "a") == tree(folder / "b")
 
 
-async def test_what_is_written_is_canonical(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
-) -> None:
+async def test_what_is_written_is_canonical(company: Company, day: str, folder: Path) -> None:
     """JSON with sorted names, no blanks and integers only; gzip without a name and a time."""
-    await exported(store, clock, folder, day)
+    await company.export(folder, day)
     for path, content in tree(folder).items():
         if not path.endswith(".gz"):
             continue
@@ -105,14 +101,12 @@ async def test_what_is_written_is_canonical(
 
 
 async def test_a_correction_says_which_record_it_takes_out(
-    store: Store,
-    clock: ShiftedClock,
     voided: tuple[Company, str, dict[str, str]],
     folder: Path,
 ) -> None:
     """Both are there, the correction with negative amounts; the same bytes each time."""
     company, day, corrections = voided
-    manifest = await exported(store, clock, folder / "a", day)
+    manifest = await company.export(folder / "a", day)
     records = rows(gzip_of(folder / "a", day, ORGS[0], "records"))
     by_id = {row["request_id"]: row for row in records}
     assert by_id.keys() == company.of(day).keys() | set(corrections.values())
@@ -126,7 +120,7 @@ async def test_a_correction_says_which_record_it_takes_out(
     assert manifest["records"] == len(records)
     assert manifest["totals_equal_records"] is manifest["is_final"] is True
     assert manifest["record_sums"]["requests"] == len(company.of(day)) - len(corrections)
-    await exported(store, clock, folder / "b", day, run_lines=3)
+    await company.export(folder / "b", day, run_lines=3)
     assert tree(folder / "a") == tree(folder / "b")
 
 
@@ -135,14 +129,14 @@ def _refuse(text: str) -> Any:
 
 
 async def test_a_total_that_is_not_the_sum_is_told(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+    store: Store, company: Company, day: str, folder: Path
 ) -> None:
     """With both sides, by account; the others are not concerned."""
-    before = await exported(store, clock, folder, day)
+    before = await company.export(folder, day)
     total = rows(gzip_of(folder, day, ORGS[1], "totals"))[0]
     key = Key(f"{total['scope_key']}#LABEL#{total['model_label']}", f"DAY#{day}")
     await store.update(Update(DAILY_TOTAL, key, (Set("input_tokens", 10**9),)))
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     assert before["totals_equal_records"] is True
     assert manifest["totals_equal_records"] is False
     (difference,) = manifest["organisations"][1]["differences"]
@@ -157,16 +151,14 @@ def gzip_of(folder: Path, day: str, org_id: str, kind: str) -> bytes:
     return (folder / f"day={day}/org={org_id}/{kind}.jsonl.gz").read_bytes()
 
 
-async def test_progress_is_told_as_it_goes(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
-) -> None:
+async def test_progress_is_told_as_it_goes(company: Company, day: str, folder: Path) -> None:
     """Which organisation of how many, and how many records so far: never fewer than before."""
     told: list[Progress] = []
 
     async def note(progress: Progress) -> None:
         told.append(progress)
 
-    manifest = await exported(store, clock, folder, day, run_lines=2, observe=note)
+    manifest = await company.export(folder, day, run_lines=2, observe=note)
     assert [one.org_number for one in told] == sorted(one.org_number for one in told)
     assert {(one.day, one.org_count) for one in told} == {(day, len(ORGS))}
     counts = [one.records for one in told]
@@ -176,12 +168,12 @@ async def test_progress_is_told_as_it_goes(
 
 
 async def test_one_organisation_alone_has_its_own_manifest(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
+    company: Company, day: str, folder: Path
 ) -> None:
     """Its files are those of the whole day, and the day's manifest is left alone."""
-    await exported(store, clock, folder / "all", day)
+    await company.export(folder / "all", day)
     destination = FolderDestination(str(folder / "one"))
-    await Exporter(store, clock, destination).export_day(day, ORGS[0])
+    await company.exporter(destination).export_day(day, ORGS[0])
     await destination.close()
     one, everything = tree(folder / "one"), tree(folder / "all")
     own = f"day={day}/org={ORGS[0]}/manifest.json"
@@ -192,9 +184,9 @@ async def test_one_organisation_alone_has_its_own_manifest(
 
 
 async def test_a_day_without_usage_has_a_manifest_all_the_same(
-    store: Store, clock: ShiftedClock, company: Company, folder: Path
+    company: Company, folder: Path
 ) -> None:
-    manifest = await exported(store, clock, folder, "20200101")
+    manifest = await company.export(folder, "20200101")
     assert (manifest["records"], manifest["organisations"]) == (0, [])
     assert manifest["totals_equal_records"] is True
     assert list(tree(folder)) == ["day=20200101/manifest.json"]
@@ -211,23 +203,20 @@ async def test_a_day_is_final_when_nothing_can_change(
     clock.shift_ms += (0 if missing == "time" else 4) * DAY_MS
     if missing == "time":
         await company.aggregate()
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     assert manifest["is_final"] is False
     assert not [path for path in tree(folder) if path.endswith(".part")]
     clock.shift_ms += 4 * DAY_MS
     await company.aggregate()
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     assert manifest["is_final"] is manifest["totals_equal_records"] is True
 
 
-async def test_an_id_leads_out_of_no_folder(
-    store: Store, clock: ShiftedClock, company: Company, folder: Path
-) -> None:
+async def test_an_id_leads_out_of_no_folder(company: Company, folder: Path) -> None:
     policy = a_policy(org_id="../../x")
-    odd = Company(store, clock)
-    await odd.report(1, policies=[policy])
-    day = odd.reported[0][1]
-    await exported(store, clock, folder / "deep" / "folder", day)
+    await company.report(1, policies=[policy])
+    day = company.reported[-1][1]
+    await company.export(folder / "deep" / "folder", day)
     assert names(folder) == {"deep"}
     assert f"deep/folder/day={day}/org=..%2F..%2Fx/records.jsonl.gz" in tree(folder)
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from export.conftest import ORGS, Company, exported, rows, tree
+from export.conftest import ORGS, Company, rows, tree
 from pricekeeper.export import FileFormat
 from pricekeeper.export.files import write_rows
 from pricekeeper.export.manifest import TotalRow, line_of
-from pricekeeper.storage import Store
-from stores import ShiftedClock
 
 parquet: Any = pytest.importorskip(
     "pyarrow.parquet", reason="the extra `analytics` is not installed"
@@ -30,13 +28,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-async def test_parquet_has_the_same_rows(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
-) -> None:
+async def test_parquet_has_the_same_rows(company: Company, day: str, folder: Path) -> None:
     """In the same order, with the same values; and the same bytes each time."""
-    await exported(store, clock, folder / "jsonl", day)
+    await company.export(folder / "jsonl", day)
     for name in ("a", "b"):
-        await exported(store, clock, folder / name, day, file_format=FileFormat.PARQUET)
+        await company.export(folder / name, day, file_format=FileFormat.PARQUET)
     assert tree(folder / "a") == tree(folder / "b")
     for org_id in ORGS:
         for kind in ("records", "totals"):
@@ -49,15 +45,13 @@ async def test_parquet_has_the_same_rows(
 
 
 async def test_a_correction_says_which_record_it_takes_out(
-    store: Store,
-    clock: ShiftedClock,
     voided: tuple[Company, str, dict[str, str]],
     folder: Path,
 ) -> None:
     """In a column that is null for every other record."""
-    _, day, corrections = voided
+    company, day, corrections = voided
     for file_format in FileFormat:
-        await exported(store, clock, folder / file_format, day, file_format=file_format)
+        await company.export(folder / file_format, day, file_format=file_format)
     path = f"day={day}/org={ORGS[0]}/records"
     records = read(folder / "parquet" / f"{path}.parquet")
     assert records == rows((folder / "jsonl" / f"{path}.jsonl.gz").read_bytes())

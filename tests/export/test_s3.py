@@ -12,17 +12,14 @@ import pytest
 
 from certificates import make_certificate
 from conftest import S3_BUCKET
-from export.conftest import ORGS, Company, exported, tree
+from export.conftest import ORGS, Company, tree
 from free_port import free_port
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import ExportError
-from pricekeeper.export import Exporter
 from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.manifest import FileEntry
 from pricekeeper.export.s3 import ATTEMPTS_MAX, S3Destination
 from pricekeeper.settings import S3Location
-from pricekeeper.storage import Store
-from stores import ShiftedClock
 
 NOW_EPOCH = 1_768_000_000
 
@@ -55,16 +52,14 @@ async def test_objects_are_put_read_compared_and_removed(bucket: S3Destination) 
 
 
 async def test_a_day_in_s3_is_the_day_in_a_folder(
-    store: Store,
-    clock: ShiftedClock,
     company: Company,
     day: str,
     folder: Path,
     bucket: S3Destination,
 ) -> None:
     """Every file and the manifest; nothing else is left, there or here."""
-    await exported(store, clock, folder, day)
-    await Exporter(store, clock, bucket).export_day(day)
+    await company.export(folder, day)
+    await company.exporter(bucket).export_day(day)
     files = tree(folder)
     assert len(files) == 2 * len(ORGS) + 1
     for path, content in files.items():
@@ -75,8 +70,6 @@ async def test_a_day_in_s3_is_the_day_in_a_folder(
 
 
 async def test_a_stopped_export_to_s3_goes_on(
-    store: Store,
-    clock: ShiftedClock,
     company: Company,
     day: str,
     bucket: S3Destination,
@@ -92,7 +85,7 @@ async def test_a_stopped_export_to_s3_goes_on(
 
     monkeypatch.setattr(bucket, "put_bytes", stop_at_the_manifest)
     with pytest.raises(asyncio.CancelledError):
-        await Exporter(store, clock, bucket).export_day(day)
+        await company.exporter(bucket).export_day(day)
     monkeypatch.setattr(bucket, "put_bytes", put_bytes)
     await bucket.put_bytes(f"day={day}/org={ORGS[1]}/totals.jsonl.gz", b"damaged")
     put_file = bucket.put_file
@@ -102,7 +95,7 @@ async def test_a_stopped_export_to_s3_goes_on(
         await put_file(path, written)
 
     monkeypatch.setattr(bucket, "put_file", note_sent)
-    await Exporter(store, clock, bucket).export_day(day)
+    await company.exporter(bucket).export_day(day)
     assert sent == [f"day={day}/org={ORGS[1]}/{name}.jsonl.gz" for name in ("records", "totals")]
     manifest = json.loads(await bucket.read(f"day={day}/manifest.json") or b"")
     for org in manifest["organisations"]:

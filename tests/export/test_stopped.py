@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from export.conftest import ORGS, Company, exported, names, tree
-from pricekeeper.export import Exporter
+from export.conftest import ORGS, Company, names, tree
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store
@@ -46,7 +45,6 @@ def run(location: StoreLocation, folder: Path, day: str, now_ms: int, step: int)
 @pytest.mark.slow
 async def test_kill_9_at_any_step_changes_nothing_of_the_result(
     location: StoreLocation,
-    store: Store,
     clock: ShiftedClock,
     company: Company,
     day: str,
@@ -57,7 +55,7 @@ async def test_kill_9_at_any_step_changes_nothing_of_the_result(
     Every third step is tried, on DynamoDB every eleventh: a process takes a second.
     """
     now_ms = clock.now_ms()
-    await exported(store, clock, folder / "whole", day)
+    await company.export(folder / "whole", day)
     whole = tree(folder / "whole")
     every = 3 if isinstance(location, SqliteLocation) else 11
     for step in (-1, -4, *range(0, STEPS, every)):
@@ -91,25 +89,21 @@ class StoppingDestination(FolderDestination):
         await super().put_bytes(path, content)
 
 
-async def stop_before_the_manifest(
-    store: Store, clock: ShiftedClock, folder: Path, day: str
-) -> None:
+async def stop_before_the_manifest(company: Company, folder: Path, day: str) -> None:
     destination = StoppingDestination(str(folder))
     with pytest.raises(Stopped):
-        await Exporter(store, clock, destination).export_day(day)
+        await company.exporter(destination).export_day(day)
     await destination.close()
 
 
-async def test_files_that_are_as_noted_are_kept(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path
-) -> None:
+async def test_files_that_are_as_noted_are_kept(company: Company, day: str, folder: Path) -> None:
     """They are not written again; one that is missing or damaged is."""
-    await stop_before_the_manifest(store, clock, folder, day)
+    await stop_before_the_manifest(company, folder, day)
     records = [folder / f"day={day}/org={org_id}/records.jsonl.gz" for org_id in ORGS]
     before = [path.stat().st_ino for path in records]
     whole = records[1].read_bytes()
     records[1].write_bytes(whole[:-1] + b"?")
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     assert records[1].read_bytes() == whole
     assert manifest["totals_equal_records"] is True
     after = [path.stat().st_ino for path in records]
@@ -126,12 +120,12 @@ def replace_notes(folder: Path, note: bytes) -> None:
 
 @pytest.mark.parametrize("note", [b"", b"{}", b"\xff", b'{"version":0,"entry":{}}'])
 async def test_a_strange_note_is_as_good_as_none(
-    store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path, note: bytes
+    company: Company, day: str, folder: Path, note: bytes
 ) -> None:
-    await exported(store, clock, folder / "whole", day)
-    await stop_before_the_manifest(store, clock, folder / "stopped", day)
+    await company.export(folder / "whole", day)
+    await stop_before_the_manifest(company, folder / "stopped", day)
     replace_notes(folder, note)
-    await exported(store, clock, folder / "stopped", day)
+    await company.export(folder / "stopped", day)
     assert tree(folder / "stopped") == tree(folder / "whole")
 
 
@@ -141,7 +135,7 @@ async def test_a_day_that_may_still_change_is_begun_again(
     company = Company(store, clock)
     await company.report(20)
     day = company.reported[0][1]
-    await stop_before_the_manifest(store, clock, folder, day)
+    await stop_before_the_manifest(company, folder, day)
     await company.report(20)
-    manifest = await exported(store, clock, folder, day)
+    manifest = await company.export(folder, day)
     assert manifest["records"] == len(company.of(day))
