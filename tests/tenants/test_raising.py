@@ -11,6 +11,7 @@ from attribution import BY
 from pricekeeper.authority import Attribution, Authority, KeyKind, Role, of_org, only
 from pricekeeper.errors import NotPermittedError
 from pricekeeper.tenants import Budget
+from pricekeeper.tenants.budget_rule import BudgetRule
 from pricekeeper.tenants.configuration import (
     Enforcement,
     OrgSettings,
@@ -18,7 +19,6 @@ from pricekeeper.tenants.configuration import (
     QuotaScope,
     Window,
 )
-from pricekeeper.tenants.saving import BudgetRule
 from pricekeeper.values import ModelLabel
 from tenants.conftest import new_org_id
 

@@ -4,6 +4,7 @@ Other features call `Tenants.find_policy`; its `NotFoundError` tells them of a d
 """
 
 from pricekeeper.client_ids import Client, parse_client_id
+from pricekeeper.tenants.budget_rule import BudgetRule
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
     AlertSettings,
@@ -21,8 +22,7 @@ from pricekeeper.tenants.ending import REVOCATIONS
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.policy import Freeze, Generation, Life, Policy
 from pricekeeper.tenants.reading import ClientReader, list_org_ids, read_pages
-from pricekeeper.tenants.saving import BudgetRule, Enrolment
-from pricekeeper.tenants.service import Saved, Tenants
+from pricekeeper.tenants.service import Enrolment, Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",

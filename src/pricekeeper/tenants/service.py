@@ -6,31 +6,63 @@ that can't be read, the caller gets `OutcomeUnknownError` and may repeat the req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import contextlib
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pricekeeper.audit import AuditTrail
+from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import Attribution
 from pricekeeper.client_ids import Client
-from pricekeeper.clock import Clock
-from pricekeeper.errors import ContendedError, NotFoundError
-from pricekeeper.storage import ITEM_ABSENT, Check, Item, Store
+from pricekeeper.clock import Clock, require_trusted_time
+from pricekeeper.concurrency import Backoff
+from pricekeeper.errors import (
+    ContendedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    ITEM_EXISTS,
+    Check,
+    Item,
+    Put,
+    Store,
+    Update,
+    Value,
+    Write,
+)
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items, stored_settings
-from pricekeeper.tenants.ending import ClientEnding
+from pricekeeper.tenants.budget_rule import BudgetRule
+from pricekeeper.tenants.configuration import AppSettings, OrgSettings
+from pricekeeper.tenants.ending import ClientEnding, random_name
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
-from pricekeeper.tenants.policy import Policy
-from pricekeeper.tenants.saving import BudgetRule, Creation, Enrolment, SettingsWriter
+from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
 """A patch is applied again after each earlier write, a replacement is not."""
+_BACKOFF: Final = Backoff(5, 100)
 
 
 def _accept_any(_: Policy) -> None:
     return
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What is written in the transaction that creates a client."""
+
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    operations: tuple[Write, ...] = ()
+
+
+_NO_ENROLMENT: Final = Enrolment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +89,6 @@ class Tenants(ClientEnding):
         super().__init__(store, clock, trail or AuditTrail(store, clock))
         self._labels = frozenset(labels)
         self.budget_rule = BudgetRule(orgs_set_budgets=orgs_set_budgets)
-        self._writer = SettingsWriter(store, clock, self._trail, self.forget, self.budget_rule)
 
     async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Saved:
         return await self.put(Client(org_id), body, by)
@@ -72,7 +103,7 @@ class Tenants(ClientEnding):
         client: Client,
         body: Mapping[str, Any],
         by: Attribution,
-        enrolment: Enrolment | None = None,
+        enrolment: Enrolment = _NO_ENROLMENT,
     ) -> Saved:
         """Create the client or replace its settings; its credentials do not change."""
         for _ in range(ATTEMPTS_MAX):
@@ -92,24 +123,32 @@ class Tenants(ClientEnding):
         body: Mapping[str, Any],
         org: Item | None,
         by: Attribution,
-        enrolment: Enrolment | None,
+        enrolment: Enrolment,
     ) -> Saved | None:
-        life = self._writer.new_life()
+        """Create the client; ``None`` if another caller was faster."""
+        life, of_org = self._new_life(), None
+        settings: OrgSettings | AppSettings
+        beside: Write
         if client.app_id is None:
-            org_settings = parse_org_settings(body, self._labels)
-            item = org = items.new_item(client, org_settings, life)
-            added = items.index_put(client)
-            created = Creation(client, org_settings, item, ITEM_ABSENT, added)
+            settings = parse_org_settings(body, self._labels)
+            self.budget_rule.require_kept(None, settings, by)
+            item = org = items.new_item(client, settings, life)
+            vacant, beside = ITEM_ABSENT, items.index_put(client)
         elif org is None:
             raise NotFoundError(client.org.client_id)
         else:
             of_org, org_life = stored_settings.org_settings(org), items.life_of(org)
             settings = parse_app_settings(body, self._labels, of_org)
             item = items.new_item(client, settings, life, org_life.incarnation)
-            org_exists = Check(CONFIG, items.config_key(client.org), items.same_life(org_life))
             vacant = items.no_app_of(org_life)
-            created = Creation(client, settings, item, vacant, org_exists, of_org)
-        if not await self._writer.create(created, by, enrolment):
+            beside = Check(CONFIG, items.config_key(client.org), items.same_life(org_life))
+        if enrolment.operations:
+            require_trusted_time(self._clock)  # a retrieval token ends at a moment
+        put = Put(CONFIG, {**item, **enrolment.attributes}, vacant)
+        recounts = self._recounts(client, None, settings, of_org)
+        writes = [put, beside, *recounts, *enrolment.operations]
+        change = stored_settings.client_created(client, settings)
+        if not await self._apply(client, change, writes, by):
             return None
         return Saved(created=True, policy=items.policy_of(client, org, item))
 
@@ -125,7 +164,8 @@ class Tenants(ClientEnding):
         ``check`` may refuse the change by raising.
         """
         for attempt in range(PATCH_ATTEMPTS_MAX):
-            await self._writer.pause(attempt)
+            if attempt:
+                await self._clock.sleep_ms(_BACKOFF.pause_ms(attempt, secrets.randbelow))
             record = await self.read_record(client)
             org, own = record.org_item, record.item
             check(items.policy_of(client, org, own))
@@ -137,19 +177,74 @@ class Tenants(ClientEnding):
     async def _update(
         self, client: Client, body: Mapping[str, Any], org: Item, own: Item, by: Attribution
     ) -> Saved | None:
-        if client.app_id is None:
-            # Only this must be readable: the other settings are replaced.
-            shard_count = stored_settings.shard_count_of(own)
-            settings = parse_org_settings(body, self._labels, shard_count)
-            updated = await self._writer.update(client, settings, own, by)
-            org = updated or org
-        else:
-            of_org = stored_settings.org_settings(org)
-            overrides = parse_app_settings(body, self._labels, of_org)
-            updated = await self._writer.update(client, overrides, own, by)
-        if updated is None:
+        """Write the settings; ``None`` if another caller was faster.
+
+        Only the version that was read is replaced, so a late copy of this write changes nothing.
+        """
+        before, settings = (
+            stored_settings.read_settings(client, own),
+            self._parse(client, body, org, own),
+        )
+        if isinstance(settings, OrgSettings):
+            known = before if isinstance(before, OrgSettings) else None
+            self.budget_rule.require_kept(known, settings, by)
+        life, now_epoch = items.life_of(own), self._clock.now_ms() // 1000
+        next_life = replace(life, version=life.version + 1, updated_at_epoch=now_epoch)
+        actions = items.settings_actions(settings, next_life)
+        operation = Update(CONFIG, items.config_key(client), actions, items.same_settings(life))
+        change = stored_settings.settings_replaced(client, own, settings)
+        writes: list[Write] = [operation, *self._recounts(client, before, settings)]
+        if not await self._apply(client, change, writes, by):
             return None
+        if client.app_id is None and items.INCARNATION not in own:
+            await self._add_to_index(client)
+        updated = operation.apply(own)
+        org = updated if client.app_id is None else org
         return Saved(created=False, policy=items.policy_of(client, org, updated))
+
+    def _parse(
+        self, client: Client, body: Mapping[str, Any], org: Item, own: Item
+    ) -> OrgSettings | AppSettings:
+        if client.app_id is not None:
+            of_org = stored_settings.org_settings(org)
+            return parse_app_settings(body, self._labels, of_org)
+        # Only this must be readable: the other settings are replaced.
+        return parse_org_settings(body, self._labels, stored_settings.shard_count_of(own))
+
+    async def _apply(
+        self, client: Client, change: Change, writes: Sequence[Write], by: Attribution
+    ) -> bool:
+        try:
+            await self._trail.apply(by, change, writes)
+        except TransactionCancelledError:
+            return False
+        finally:
+            self.forget(client)
+        return True
+
+    def _recounts(
+        self,
+        client: Client,
+        before: OrgSettings | AppSettings | None,
+        after: OrgSettings | AppSettings,
+        org: OrgSettings | None = None,
+    ) -> list[Put]:
+        if not is_wanted(before, after, org):
+            return []
+        return [recount_put(Recount(client, self._clock.now_ms() + RECOUNT_AFTER_MS))]
+
+    async def _add_to_index(self, client: Client) -> None:
+        """Add an imported organisation to the index.
+
+        A failure is ignored: the index is read with the items, and the next update tries again.
+        """
+        org_exists = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
+        with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
+            await self._store.transact([org_exists, items.index_put(client)])
+
+    def _new_life(self) -> Life:
+        now_ms = self._clock.now_ms()
+        return Life(random_name(), 1, now_ms // 1000, now_ms // 1000, random_name(), now_ms)
 
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings of the writers that kept coming first.

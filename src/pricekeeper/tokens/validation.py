@@ -12,6 +12,7 @@ gets that error; a failure never makes a token valid.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -44,31 +45,19 @@ CHANGED_MAX: Final = 10_000
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class _Verified:
     """A token with a right signature, and its last check in the store."""
 
-    __slots__ = (
-        "checked",
-        "checked_ms",
-        "invalid_because",
-        "principal",
-        "recalled_until",
-        "session_id",
-        "token_generation",
-    )
-
-    def __init__(
-        self, principal: Principal, session_id: SessionId | None, token_generation: str
-    ) -> None:
-        """``session_id`` is ``None`` outside the slots; only there the generation is known."""
-        self.principal = principal
-        self.session_id = session_id
-        self.token_generation = token_generation
-        self.checked = -1
-        self.checked_ms = 0
-        self.invalid_because = ""
-        self.recalled_until = (-1, -1, 0)
-        """The numbers of changes when it was found valid, and the end of its recall."""
+    principal: Principal
+    session_id: SessionId | None
+    """``None`` outside the slots; only there the generation is known from the start."""
+    token_generation: str
+    checked: int = -1
+    checked_ms: int = 0
+    invalid_because: str = ""
+    recalled_until: tuple[int, int, int] = (-1, -1, 0)
+    """The numbers of changes when it was found valid, and the end of its recall."""
 
 
 class Validator:
