@@ -74,6 +74,16 @@ def held_for(
     ) if stated is None else stated
 
 
+def granted(
+    body: Any, family: Family | None = None, headers: dict[str, str] | None = None
+) -> tuple[BedrockCall, int]:
+    """The call of a body that is not refused, and its longest answer."""
+    text = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+    held = held_for(text, family, headers or {})
+    assert held is not None
+    return held
+
+
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_hold_is_never_below_the_bill(share: int) -> None:
     """Of random bodies with members that hide others, names twice, escapes and headers."""
@@ -126,9 +136,7 @@ def test_what_the_body_hardly_shows_is_held_for(
     body: dict[str, Any], family: Family | None
 ) -> None:
     """Instructions beside a schema, marks beside sentences, and pictures of many pixels."""
-    held = held_for(json.dumps(body).encode(), family, {})
-    assert held is not None
-    call, longest = held
+    call, longest = granted(body, family)
     bill = billed(None if family is None else family.value, call.encoded(longest), {})
     assert bill is not None
     assert not too_low(call.bounds, longest, bill)
@@ -171,17 +179,13 @@ def test_what_may_be_billed_beside_tokens_needs_a_price(
     body: dict[str, Any], family: Family, use: str
 ) -> None:
     """A tool of a type that is not known may run at Bedrock's side."""
-    held = held_for(json.dumps(body).encode(), family, {})
-    assert held is not None
-    assert held[0].bounds.uses == (use,)
+    assert granted(body, family)[0].bounds.uses == (use,)
 
 
 def test_a_function_that_converse_hands_on_is_the_callers_own() -> None:
     tools = [{"type": "function", "function": {"name": "n"}}]
-    body = converse({"text": "x"}, **{ADDITIONAL: {"tools": tools}})
-    held = held_for(json.dumps(body).encode(), None, {})
-    assert held is not None
-    assert (held[0].bounds.is_open, held[0].bounds.uses) == (False, ())
+    bounds = granted(converse({"text": "x"}, **{ADDITIONAL: {"tools": tools}}))[0].bounds
+    assert (bounds.is_open, bounds.uses) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -198,22 +202,18 @@ def test_a_beta_says_for_how_long_a_window_it_asks(
     more: dict[str, Any], headers: dict[str, str], window: int
 ) -> None:
     """The model's own window is held at the most, so a longer one has to be known."""
-    held = held_for(json.dumps(claude(**more)).encode(), Family.ANTHROPIC, headers)
-    assert held is not None
-    assert held[0].bounds.window_tokens == window
+    call, _ = granted(claude(**more), Family.ANTHROPIC, headers)
+    assert call.bounds.window_tokens == window
 
 
 def test_a_text_that_grows_when_it_is_composed_is_held_for_as_it_grows() -> None:
     """One character of three bytes becomes 18 characters; its time does not grow by the square."""
-    for text, least in (("\ufdfa" * 99, 33 * 99), ("\u0301\u0316" * 90_000, 4 * 90_000)):
-        body = json.dumps(converse({"text": text}), ensure_ascii=False).encode()
-        held = held_for(body, None, {})
-        assert held is not None
-        assert held[0].bounds.input_tokens >= least
-    many = json.dumps(converse({"text": "\ufdfa" * 600_000}), ensure_ascii=False).encode()
-    held = held_for(many, None, {})
-    assert held is not None
-    assert held[0].bounds.input_tokens >= 33 * 600_000
+    grown = "\ufdfa"
+    reordered = "\u0301\u0316" * 90_000
+    for text, least in (
+        (grown * 99, 33 * 99), (reordered, 4 * 90_000), (grown * 600_000, 33 * 600_000)
+    ):  # fmt: skip
+        assert granted(converse({"text": text}))[0].bounds.input_tokens >= least
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,7 @@ def test_an_answer_is_never_cut_below_a_token_for_each_that_is_asked_for(
     more: dict[str, Any], least: int
 ) -> None:
     """Else what is left of a budget would be held, and as many tokens as answers be billed."""
-    held = held_for(json.dumps({"messages": [], **more}).encode(), Family.OPENAI, {})
-    assert held is not None
-    call, longest = held
+    call, longest = granted({"messages": [], **more}, Family.OPENAI)
     assert call.bounds.least_output_tokens == least
     for tokens in (least, longest):
         bill = billed("openai", call.encoded(tokens), {})
@@ -236,9 +234,7 @@ def test_an_answer_is_never_cut_below_a_token_for_each_that_is_asked_for(
 
 def test_thoughts_fit_into_the_shortest_answer() -> None:
     body = claude(**{**THOUGHTS, "max_tokens": 10_000, BETA: [INTERLEAVED]})
-    held = held_for(json.dumps(body).encode(), Family.ANTHROPIC, {})
-    assert held is not None
-    assert held[0].bounds.least_output_tokens == 9_001
+    assert granted(body, Family.ANTHROPIC)[0].bounds.least_output_tokens == 9_001
 
 
 @pytest.mark.parametrize(
@@ -259,6 +255,5 @@ def test_bytes_that_two_readers_may_read_differently_are_refused(body: bytes) ->
 )  # fmt: skip
 def test_a_name_that_is_there_twice_is_sent_once(body: bytes, longest: int) -> None:
     """With the value that was read."""
-    held = held_for(body, Family.ANTHROPIC, {})
-    assert held is not None
-    assert held[0].encoded(held[1]) == b'{"max_tokens":%d}' % longest
+    call, asked = granted(body, Family.ANTHROPIC)
+    assert call.encoded(asked) == b'{"max_tokens":%d}' % longest

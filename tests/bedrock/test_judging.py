@@ -455,15 +455,10 @@ EDITS = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260
 def test_a_conversation_that_is_summed_up_is_read_twice() -> None:
     text = {"type": "text", "text": TEXT}
     plain = judged(claude(text), ANTHROPIC)
+    more = {ADDITIONAL: {"context_management": EDITS}, "inferenceConfig": {"maxTokens": 100}}
     for call in (
         judged(claude(text, context_management=EDITS), ANTHROPIC),
-        judged(
-            converse(
-                {"text": TEXT},
-                inferenceConfig={"maxTokens": 100},
-                **{ADDITIONAL: {"context_management": EDITS}},
-            )
-        ),
+        judged(converse({"text": TEXT}, **more)),
     ):
         assert call.bounds.input_tokens >= 2 * plain.bounds.input_tokens - 100
         assert (call.bounds.max_output_tokens, call.bounds.is_open) == (200, True)

@@ -148,28 +148,26 @@ def test_a_denial_takes_nothing(world: World) -> None:
     world.assert_equal(app)
 
 
-def test_a_store_that_is_not_there_is_a_503(make_world: MakeWorld, monkeypatch: Any) -> None:
+def test_a_store_that_is_not_there_is_a_503(
+    own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing was sent on, so the client may try again."""
-    world = make_world()
-    app = App(world.api).register()
 
     async def fail(*_: Any) -> None:
         raise StoreUnavailableError("it is not there")
 
     with monkeypatch.context() as patched:
         patched.setattr(Authorizations, "authorize", fail)
-        reply = world.post("/model/premium/converse", PLAIN, app)
+        reply = own_world.post("/model/premium/converse", PLAIN, own_app)
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     assert reply.headers["x-amzn-errortype"] == "ServiceUnavailableException"
-    assert world.ledger.attempts == {}
+    assert own_world.ledger.attempts == {}
 
 
 def test_a_mistake_of_ours_is_told_without_details(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 500 before anything is held; afterwards not one that makes a client call again."""
-    world = make_world()
-    app = App(world.api).register()
 
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("a detail")
@@ -177,19 +175,17 @@ def test_a_mistake_of_ours_is_told_without_details(
     for where, status in (("plan_call", 500), ("body_to_send", 424)):
         with monkeypatch.context() as patched:
             patched.setattr(f"pricekeeper.gateway.relay.{where}", fail)
-            reply = world.post("/model/premium/converse", PLAIN, app)
+            reply = own_world.post("/model/premium/converse", PLAIN, own_app)
         assert reply.status == status
         assert b"detail" not in reply.data
-    assert world.ledger.attempts == {}
-    world.assert_unsettled(app)
+    assert own_world.ledger.attempts == {}
+    own_world.assert_unsettled(own_app)
 
 
 def test_nobody_waits_for_an_answer_that_does_not_come(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even the mistake can be told, as where the log's disk is full: the connection ends."""
-    world = make_world()
-    app = App(world.api).register()
 
     def fail(*_: Any) -> None:
         raise OSError("No space left on device")
@@ -198,8 +194,8 @@ def test_nobody_waits_for_an_answer_that_does_not_come(
         patched.setattr("pricekeeper.gateway.relay.plan_call", fail)
         patched.setattr("pricekeeper.gateway.relay.log", SimpleNamespace(exception=fail))
         with pytest.raises(ConnectionError):
-            world.post("/model/premium/converse", PLAIN, app)
-    assert world.converse(app).status == 200
+            own_world.post("/model/premium/converse", PLAIN, own_app)
+    assert own_world.converse(own_app).status == 200
 
 
 def test_the_price_keeper_has_a_deadline(

@@ -11,20 +11,15 @@ import pytest
 from gateway.conftest import ScriptedWorld
 from gateway.wire import CHUNKED, Answer, Caller, Received, Upstream, chunk, sending, whole
 from gateway.world import App, World, claude_body, converse_body, directive
-from http_fixtures import METRICS_TOKEN
-from scraping import Samples, read_samples, until
+from scraping import scrape, until
 
 MIB = 1 << 20
 STREAM = "/model/premium/converse-stream"
 LONG = directive(events=40, between_ms=15, output_tokens=60)
 
 
-def scraped(world: World) -> Samples:
-    return read_samples(world.api.call("GET", "/metrics", token=METRICS_TOKEN).data.decode())
-
-
 def drains(world: World, outcome: str) -> float:
-    return scraped(world)[f'pricekeeper_gateway_drains_total{{outcome="{outcome}"}}']
+    return scrape(world.api)[f'pricekeeper_gateway_drains_total{{outcome="{outcome}"}}']
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -204,7 +199,7 @@ def test_whole_streams_and_left_ones_are_told_apart(world: World, app: App) -> N
     """In the metrics, by their outcome."""
     served = 'pricekeeper_gateway_calls_total{label="premium",outcome="served"}'
     left = served.replace("served", "left")
-    before = scraped(world)
+    before = scrape(world.api)
     world.post(STREAM, converse_body(), app)
     caller = Caller(world)
     caller.send(app, STREAM, converse_body(LONG))
@@ -213,7 +208,7 @@ def test_whole_streams_and_left_ones_are_told_apart(world: World, app: App) -> N
     world.assert_equal(app)
 
     def moved() -> list[float]:
-        after = scraped(world)
+        after = scrape(world.api)
         return [after.get(name, 0) - before.get(name, 0) for name in (served, left)]
 
     until(lambda: moved() == [1, 1], moved)

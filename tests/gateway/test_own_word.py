@@ -25,7 +25,7 @@ def as_record(own_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize("operation", ["converse", *slow("converse-stream")])
 def test_whoever_calls_does_not_say_what_was_used(world: World, app: App, operation: str) -> None:
     replies: list[Reply] = []
-    body = converse_body(directive(delay_ms=1_500, output_tokens=60))
+    body = converse_body(directive(delay_ms=800, output_tokens=60))
     call = threading.Thread(
         target=lambda: replies.append(world.post(f"/model/premium/{operation}", body, app))
     )
@@ -62,7 +62,7 @@ def test_what_an_administrator_voids_under_way_counts_all_the_same(
         other = make_world(world.upstream_url, **world.location)
     before, replies = len(app.usage()), list[Reply]()
     body = converse_body(
-        directive(delay_ms=1_500, output_tokens=60), requestMetadata={"team": "search"}
+        directive(delay_ms=800, output_tokens=60), requestMetadata={"team": "search"}
     )
     call = threading.Thread(
         target=lambda: replies.append(world.post(f"/model/premium/{operation}", body, app))

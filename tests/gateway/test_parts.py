@@ -7,10 +7,9 @@ import pytest
 from gateway.conftest import MakeWorld
 from gateway.wire import Caller
 from gateway.world import App, World, converse_body, directive
-from http_fixtures import METRICS_TOKEN
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.telemetry.families import families_of
-from scraping import Samples, read_samples, until
+from scraping import scrape, until
 
 PATH = "/bedrock/model/premium/converse"
 
@@ -44,10 +43,6 @@ def test_the_gateway_alone_hands_out_credentials_and_nothing_else(make_world: Ma
     assert world.api.call("GET", "/healthz").status == 200
 
 
-def scraped(world: World) -> Samples:
-    return read_samples(world.api.call("GET", "/metrics", token=METRICS_TOKEN).data.decode())
-
-
 OUTCOMES: list[tuple[dict[str, Any], str, str]] = [
     ({}, "served", "premium"),
     ({"model": "nope"}, "refused", "none"),
@@ -61,15 +56,15 @@ def test_calls_are_counted_by_label_and_outcome(
     world: World, app: App, call: dict[str, Any], outcome: str, label: str
 ) -> None:
     name = f'pricekeeper_gateway_calls_total{{label="{label}",outcome="{outcome}"}}'
-    before = scraped(world).get(name, 0)
+    before = scrape(world.api).get(name, 0)
     world.converse(app, **call)
-    until(lambda: scraped(world).get(name, 0) == before + 1)
+    until(lambda: scrape(world.api).get(name, 0) == before + 1)
 
 
 def test_denied_and_throttled_are_told_apart_from_bedrocks_own(world: World) -> None:
     budget = {"name": "all", "window": "DAY", "limit_usd_micros": 5}
     limit = {"*": {"rpm": {"capacity": 1, "refill_amount": 1, "refill_period_ms": 3_600_000}}}
-    before = scraped(world)
+    before = scrape(world.api)
     world.converse(App(world.api).register(budgets=[budget]))
     fast = App(world.api).register(rate_limits=limit)
     for _ in range(2):
@@ -77,22 +72,22 @@ def test_denied_and_throttled_are_told_apart_from_bedrocks_own(world: World) -> 
 
     def moved(name: str) -> float:
         full = f'pricekeeper_gateway_calls_total{{label="none",outcome="{name}"}}'
-        return scraped(world).get(full, 0) - before.get(full, 0)
+        return scrape(world.api).get(full, 0) - before.get(full, 0)
 
     until(lambda: [moved("denied"), moved("throttled")] == [1, 1])
     errors = 'pricekeeper_gateway_upstream_errors_total{status="429"}'
-    assert scraped(world).get(errors, 0) == before.get(errors, 0)
+    assert scrape(world.api).get(errors, 0) == before.get(errors, 0)
 
 
 def test_every_family_of_the_gateway_is_shown(world: World, app: App) -> None:
     """Times too: to the first byte, and what the gateway adds."""
     world.converse(app)
     world.converse(app, text=directive(fate="ThrottlingException"))
-    names = {name.partition("{")[0] for name in scraped(world)}
+    names = {name.partition("{")[0] for name in scrape(world.api)}
     for family in families_of(GatewayMeter()):
         assert names & {family.name + end for end in ("_total", "_count")}, family.name
-    assert scraped(world)["pricekeeper_gateway_added_seconds_count"] >= 2
-    assert scraped(world)["pricekeeper_gateway_first_byte_seconds_count"] >= 2
+    assert scrape(world.api)["pricekeeper_gateway_added_seconds_count"] >= 2
+    assert scrape(world.api)["pricekeeper_gateway_first_byte_seconds_count"] >= 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.models import cost_of
 from gateway.world import App, World, converse_body, directive
-from http_fixtures import METRICS_TOKEN
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.errors import (
     ConflictError,
@@ -21,14 +20,11 @@ from pricekeeper.errors import (
 )
 from pricekeeper.ledger.draft import Draft
 from pricekeeper.ledger.log import OrgLog
-from scraping import read_samples, until
-
-UNSETTLED = "pricekeeper_gateway_unsettled_total"
+from scraping import scrape, until
 
 
 def unsettled(world: World) -> float:
-    text = world.api.call("GET", "/metrics", token=METRICS_TOKEN).data.decode()
-    return read_samples(text)[UNSETTLED]
+    return scrape(world.api)["pricekeeper_gateway_unsettled_total"]
 
 
 def failing(
@@ -55,8 +51,8 @@ def failing(
     return attempts
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that take no time."""
     monkeypatch.setattr("pricekeeper.gateway.settling.PAUSE_MS", 1)
     monkeypatch.setattr("pricekeeper.gateway.settling.SECS_MAX", 0.2)
@@ -71,7 +67,6 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("error", list(ERRORS))
 @pytest.mark.parametrize("operation", ["converse", "converse-stream"])
 @pytest.mark.parametrize("is_applied", [False, True])
@@ -93,7 +88,6 @@ def test_a_capture_that_fails_is_tried_again(
     assert len(app.usage()) == 1
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("operation", ["converse", "converse-stream"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_capture_that_nobody_waits_for_is_tried_again(
@@ -122,7 +116,6 @@ def test_a_capture_that_nobody_waits_for_is_tried_again(
     assert len(app.usage()) == 2
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_capture_that_nobody_waits_for_and_that_fails_is_unsettled(
     own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +136,6 @@ def test_a_capture_that_nobody_waits_for_and_that_fails_is_unsettled(
     own_world.assert_unsettled(own_app)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_capture_that_fails_to_the_end_leaves_the_call_at_its_hold(
     own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +148,6 @@ def test_a_capture_that_fails_to_the_end_leaves_the_call_at_its_hold(
     own_world.assert_unsettled(own_app)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_capture_that_is_refused_is_not_repeated(
     own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +162,6 @@ def test_a_capture_that_is_refused_is_not_repeated(
     own_world.assert_unsettled(own_app)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_an_answer_does_not_wait_for_a_store_that_hangs(
     world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +179,6 @@ def test_an_answer_does_not_wait_for_a_store_that_hangs(
     world.assert_equal(app)
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("error", list(ERRORS))
 def test_a_void_that_fails_is_tried_again_and_the_refusal_is_passed_on(
     world: World, app: App, monkeypatch: pytest.MonkeyPatch, error: str
@@ -201,7 +190,6 @@ def test_a_void_that_fails_is_tried_again_and_the_refusal_is_passed_on(
     until(lambda: len(attempts) == 3)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_service_that_stops_settles_what_is_under_way(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,20 +9,21 @@ import pytest
 
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.pricing import Catalogue, Model, ModelRef, normalise_model_id
-from pricekeeper.pricing.prices import PriceTable, RateCard
+from pricekeeper.pricing.prices import COMPONENTS, PriceTable, RateCard, Step
 from pricekeeper.pricing.quotes import Quote, Unmatched
 from pricekeeper.values import ModelLabel
 from stores import ShiftedClock, clock, location, meter, store, table_prefix
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]
 
-CARD = RateCard(
-    input=3_000_000,
-    output=15_000_000,
-    cache_read=300_000,
-    cache_write_5m=3_750_000,
-    cache_write_1h=6_000_000,
-)
+
+def card(*prices: int, steps: tuple[Step, ...] = ()) -> RateCard:
+    """Of input, output, cache reads, and writes for five minutes and an hour."""
+    return RateCard(**dict(zip(COMPONENTS, prices, strict=False)), long_context=steps)
+
+
+def a_step(over_input_tokens: int, *prices: int) -> Step:
+    return Step(over_input_tokens=over_input_tokens, **dict(zip(COMPONENTS, prices, strict=False)))
 
 
 def a_model(**changes: Any) -> Model:
@@ -38,6 +39,9 @@ def a_model(**changes: Any) -> Model:
     ref = normalise_model_id(fields.pop("priced_as", fields["bedrock_model_id"]))
     assert isinstance(ref, ModelRef)
     return Model(ref=ref, **fields)
+
+
+CARD = card(3_000_000, 15_000_000, 300_000, 3_750_000, 6_000_000)
 
 
 def a_catalogue(*models: Model) -> Catalogue:

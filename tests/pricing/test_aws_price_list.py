@@ -17,11 +17,11 @@ from aiohttp.test_utils import TestServer
 from certificates import Certificate, make_certificate
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing import Model
-from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.prices import PriceTable
 from pricekeeper.pricing.quotes import PriceList, Unmatched
 from pricekeeper.pricing.sources import aws_price_list
 from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList, offer_urls
-from pricing.conftest import a_model
+from pricing.conftest import a_model, a_step, card
 
 DATA = Path(__file__).parent / "data"
 FILES = [str(DATA / f"{offer}.json") for offer in OFFERS]
@@ -42,14 +42,8 @@ async def test_a_marketplace_model_per_million_tokens() -> None:
     opus = named("Claude Opus 5.5", bedrock_model_id="us.anthropic.claude-opus-5-5")
 
     assert prices.quote(opus, DAY) == PriceTable(
-        default=RateCard(
-            input=4_400_000,
-            output=22_000_000,
-            cache_read=220_000,
-            cache_write_5m=5_500_000,
-            cache_write_1h=8_800_000,
-        ),
-        batch=RateCard(input=2_200_000, output=11_000_000),
+        default=card(4_400_000, 22_000_000, 220_000, 5_500_000, 8_800_000),
+        batch=card(2_200_000, 11_000_000),
     )
     assert prices.source == "aws-price-list-us-east-1-2026-09-30"
 
@@ -60,13 +54,7 @@ async def test_a_global_profile_gets_the_global_rows_alone() -> None:
     opus = named("Claude Opus 5.5", bedrock_model_id="global.anthropic.claude-opus-5-5")
 
     assert prices.quote(opus, DAY) == PriceTable(
-        default=RateCard(
-            input=4_000_000,
-            output=20_000_000,
-            cache_read=200_000,
-            cache_write_5m=5_000_000,
-            cache_write_1h=8_000_000,
-        )
+        default=card(4_000_000, 20_000_000, 200_000, 5_000_000, 8_000_000)
     )
 
 
@@ -76,7 +64,7 @@ async def test_another_region_has_its_own_prices() -> None:
 
     quote = (await load(region="us-west-2")).quote(opus, DAY)
 
-    assert quote == PriceTable(default=RateCard(input=9_900_000, output=49_500_000))
+    assert quote == PriceTable(default=card(9_900_000, 49_500_000))
 
 
 async def test_a_model_of_aws_itself_per_thousand_tokens() -> None:
@@ -84,10 +72,10 @@ async def test_a_model_of_aws_itself_per_thousand_tokens() -> None:
     nova = named("NovaPro", bedrock_model_id="amazon.nova-pro-v1:0")
 
     assert (await load()).quote(nova, DAY) == PriceTable(
-        default=RateCard(input=800_000, output=3_200_000, cache_read=200_000, cache_write_5m=0),
-        priority=RateCard(input=1_400_000, output=5_600_000),
-        flex=RateCard(input=400_000, output=1_600_000),
-        batch=RateCard(input=400_000, output=1_600_000),
+        default=card(800_000, 3_200_000, 200_000, 0),
+        priority=card(1_400_000, 5_600_000),
+        flex=card(400_000, 1_600_000),
+        batch=card(400_000, 1_600_000),
     )
 
 
@@ -96,9 +84,7 @@ async def test_the_unit_is_read_and_not_assumed() -> None:
     prices = await load()
     grok = a_model(bedrock_model_id="xai.grok-4.3")
 
-    assert prices.quote(grok, DAY) == PriceTable(
-        default=RateCard(input=1_250_000, output=2_500_000)
-    )
+    assert prices.quote(grok, DAY) == PriceTable(default=card(1_250_000, 2_500_000))
 
 
 async def test_the_older_spelling() -> None:
@@ -106,33 +92,25 @@ async def test_the_older_spelling() -> None:
     haiku = named("Claude Haiku 4.5", bedrock_model_id="anthropic.claude-haiku-4-5-20251001-v1:0")
 
     assert (await load()).quote(haiku, DAY) == PriceTable(
-        default=RateCard(
-            input=1_100_000,
-            output=5_500_000,
-            cache_read=110_000,
-            cache_write_5m=1_375_000,
-            cache_write_1h=2_200_000,
-        ),
-        batch=RateCard(input=550_000, output=2_750_000),
+        default=card(1_100_000, 5_500_000, 110_000, 1_375_000, 2_200_000),
+        batch=card(550_000, 2_750_000),
     )
 
 
 async def test_long_context_prices_take_the_files_threshold() -> None:
     """The list has the prices of the step, the deployment file knows where it is."""
-    plain = RateCard(input=110_000, output=550_000)
-    step = Step(over_input_tokens=100_000, input=1, output=1)
+    plain = card(110_000, 550_000)
+    step = a_step(100_000, 1, 1)
     haiku = named(
         "Claude Haiku 5.5",
-        default_pricing=RateCard(input=110_000, output=550_000, long_context=(step,)),
+        default_pricing=card(110_000, 550_000, steps=(step,)),
     )
     prices = await load()
 
     quote = prices.quote(haiku, DAY)
 
     assert isinstance(quote, PriceTable)
-    assert quote.default.long_context == (
-        Step(over_input_tokens=100_000, input=550_000, output=2_750_000, cache_read=55_000),
-    )
+    assert quote.default.long_context == (a_step(100_000, 550_000, 2_750_000, 55_000),)
     without = prices.quote(named("Claude Haiku 5.5", default_pricing=plain), DAY)
     assert isinstance(without, Unmatched)
     assert "give models.premium.default_pricing one long_context step" in without.reason
@@ -203,17 +181,12 @@ async def test_names_that_are_no_models_are_reported() -> None:
 
 
 def broken(change: Any) -> bytes:
+    """An offer file with its first price changed."""
     offer = json.loads((DATA / "AmazonBedrockService.json").read_text())
-    change(offer)
-    return json.dumps(offer).encode()
-
-
-def _dimension(offer: dict[str, Any]) -> dict[str, Any]:
-    sku = next(iter(offer["terms"]["OnDemand"]))
-    (term,) = offer["terms"]["OnDemand"][sku].values()
+    (term,) = next(iter(offer["terms"]["OnDemand"].values())).values()
     (dimension,) = term["priceDimensions"].values()
-    assert isinstance(dimension, dict)
-    return dimension
+    change(dimension)
+    return json.dumps(offer).encode()
 
 
 @pytest.mark.parametrize(
@@ -223,12 +196,9 @@ def _dimension(offer: dict[str, Any]) -> dict[str, Any]:
         (b"[]", "is not an offer file"),
         (b"\xff", "is not an offer file"),
         (b"{}", "is not an offer file.*publicationDate"),
-        (
-            broken(lambda o: _dimension(o)["pricePerUnit"].update(USD="free")),
-            "can't be read: 'free'",
-        ),
-        (broken(lambda o: _dimension(o)["pricePerUnit"].update(USD="-1")), "'-1' is negative"),
-        (broken(lambda o: _dimension(o)["pricePerUnit"].update(USD=3)), "is not an offer file"),
+        (broken(lambda one: one["pricePerUnit"].update(USD="free")), "can't be read: 'free'"),
+        (broken(lambda one: one["pricePerUnit"].update(USD="-1")), "'-1' is negative"),
+        (broken(lambda one: one["pricePerUnit"].update(USD=3)), "is not an offer file"),
     ],
 )
 async def test_a_file_that_is_no_offer(tmp_path: Path, content: bytes, message: str) -> None:
@@ -250,7 +220,7 @@ async def test_a_file_that_is_no_offer(tmp_path: Path, content: bytes, message: 
 async def test_an_unknown_unit_or_currency_prices_nothing(tmp_path: Path, change: Any) -> None:
     """A scale that is guessed is a thousandfold error."""
     file = tmp_path / "offer.json"
-    file.write_bytes(broken(lambda offer: change(_dimension(offer))))
+    file.write_bytes(broken(change))
 
     quote = (await load(str(file))).quote(named("Claude4Sonnet"), DAY)
 

@@ -18,71 +18,42 @@ from pricekeeper.pricing import (
     split_micros,
 )
 from pricekeeper.pricing.catalogue import VariantPricing
-from pricekeeper.pricing.prices import RateCard, Step, Variant
-from pricing.conftest import CARD, a_model
+from pricekeeper.pricing.prices import RateCard, Variant
+from pricing.conftest import CARD, a_model, a_step, card
 
-LONG = Step(
-    over_input_tokens=200_000,
-    input=6_000_000,
-    output=22_500_000,
-    cache_read=600_000,
-    cache_write_5m=7_500_000,
-    cache_write_1h=12_000_000,
-)
+LONG = a_step(200_000, 6_000_000, 22_500_000, 600_000, 7_500_000, 12_000_000)
 SONNET = a_model(
-    default_pricing=RateCard(
-        input=3_000_000,
-        output=15_000_000,
-        cache_read=300_000,
-        cache_write_5m=3_750_000,
-        cache_write_1h=6_000_000,
-        long_context=(LONG,),
-    ),
+    default_pricing=card(3_000_000, 15_000_000, 300_000, 3_750_000, 6_000_000, steps=(LONG,)),
     priority=VariantPricing(multiplier_permille=1750),
     flex=VariantPricing(multiplier_permille=500),
     batch=VariantPricing(multiplier_permille=500),
     reserved=VariantPricing(
-        pricing=RateCard(
-            input=2_500_000,
-            output=12_500_000,
-            long_context=(Step(over_input_tokens=200_000, input=5_000_000, output=18_750_000),),
-        )
+        pricing=card(2_500_000, 12_500_000, steps=(a_step(200_000, 5_000_000, 18_750_000),))
     ),
 )
 NOVA = a_model(
     bedrock_model_id="amazon.nova-micro-v1:0",
-    default_pricing=RateCard(input=35_000, output=140_000, cache_read=8_750, cache_write_5m=0),
+    default_pricing=card(35_000, 140_000, 8_750, 0),
     priority=VariantPricing(multiplier_permille=1750),
     flex=VariantPricing(multiplier_permille=500),
 )
 GPT = a_model(
     bedrock_model_id="openai.gpt-6-sol",
     input_includes_cache_tokens=True,
-    default_pricing=RateCard(
-        input=2_200_000,
-        output=11_000_000,
-        cache_read=220_000,
-        cache_write_5m=2_750_000,
-        long_context=(
-            Step(
-                over_input_tokens=272_000,
-                input=4_400_000,
-                output=16_500_000,
-                cache_read=440_000,
-                cache_write_5m=5_500_000,
-            ),
-        ),
+    default_pricing=card(
+        2_200_000,
+        11_000_000,
+        220_000,
+        2_750_000,
+        steps=(a_step(272_000, 4_400_000, 16_500_000, 440_000, 5_500_000),),
     ),
 )
 STEPS = a_model(
     bedrock_model_id="anthropic.claude-haiku-5-5",
-    default_pricing=RateCard(
-        input=110_000,
-        output=550_000,
-        long_context=(
-            Step(over_input_tokens=100_000, input=550_000, output=2_750_000),
-            Step(over_input_tokens=200_000, input=1_100_000, output=5_500_000),
-        ),
+    default_pricing=card(
+        110_000,
+        550_000,
+        steps=(a_step(100_000, 550_000, 2_750_000), a_step(200_000, 1_100_000, 5_500_000)),
     ),
 )
 PLAIN = a_model(default_pricing=CARD)
@@ -242,12 +213,8 @@ def test_showing_loses_nothing(picos: int) -> None:
 def test_what_has_no_price_is_refused(usage: TokenUsage, field: str, fix: str) -> None:
     """Never zero and never another price: the error names the field, and what to write where."""
     model = a_model(
-        default_pricing=RateCard(
-            input=1_000_000,
-            output=2_000_000,
-            long_context=(Step(over_input_tokens=100_000, input=2_000_000, output=4_000_000),),
-        ),
-        flex=VariantPricing(pricing=RateCard(input=500_000, output=1_000_000)),
+        default_pricing=card(1_000_000, 2_000_000, steps=(a_step(100_000, 2_000_000, 4_000_000),)),
+        flex=VariantPricing(pricing=card(500_000, 1_000_000)),
     )
 
     with pytest.raises(UnpricedUsageError) as caught:
@@ -272,13 +239,10 @@ def test_what_was_served_without_a_price_costs_the_highest(
 ) -> None:
     """Of each kind of tokens, and for a prompt of that length: flex reads cost most here."""
     model = a_model(
-        default_pricing=RateCard(
-            input=1_000_000,
-            output=2_000_000,
-            cache_read=100_000,
-            long_context=(Step(over_input_tokens=100_000, input=4_000_000, output=8_000_000),),
+        default_pricing=card(
+            1_000_000, 2_000_000, 100_000, steps=(a_step(100_000, 4_000_000, 8_000_000),)
         ),
-        flex=VariantPricing(pricing=RateCard(input=500_000, output=3_000_000, cache_read=200_000)),
+        flex=VariantPricing(pricing=card(500_000, 3_000_000, 200_000)),
     )
     prices = prices_of(model)
 
@@ -298,7 +262,7 @@ def test_a_known_price_is_not_estimated() -> None:
 def test_a_multiple_of_an_unknown_price_is_unknown() -> None:
     """And what helps is to say the default price."""
     model = a_model(
-        default_pricing=RateCard(input=1_000_000, output=2_000_000),
+        default_pricing=card(1_000_000, 2_000_000),
         batch=VariantPricing(multiplier_permille=500),
     )
 
@@ -310,7 +274,7 @@ def test_a_multiple_of_an_unknown_price_is_unknown() -> None:
 
 def test_a_kind_of_tokens_that_was_not_used_needs_no_price() -> None:
     """No cache price is asked for when nothing was cached."""
-    model = a_model(default_pricing=RateCard(input=1_000_000, output=2_000_000))
+    model = a_model(default_pricing=card(1_000_000, 2_000_000))
 
     assert cost(model, use(2, 3)) == 2 * 1_000_000 + 3 * 2_000_000
 

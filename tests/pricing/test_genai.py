@@ -13,11 +13,11 @@ from aiohttp.test_utils import TestServer
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing import load_catalogue
-from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.prices import PriceTable
 from pricekeeper.pricing.quotes import PriceList, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.refresh import check
 from pricekeeper.pricing.sources.genai import GenaiPrices
-from pricing.conftest import a_model
+from pricing.conftest import a_model, a_step, card
 
 genai_prices = pytest.importorskip("genai_prices", reason="the extra 'prices' is not installed")
 
@@ -42,13 +42,7 @@ def test_a_price_with_both_cache_durations(prices: PriceList) -> None:
     model = a_model(bedrock_model_id="us.anthropic.claude-haiku-4-5-20251001-v1:0")
 
     assert regional(prices.quote(model, DAY)) == PriceTable(
-        default=RateCard(
-            input=1_100_000,
-            output=5_500_000,
-            cache_read=110_000,
-            cache_write_5m=1_375_000,
-            cache_write_1h=2_200_000,
-        )
+        default=card(1_100_000, 5_500_000, 110_000, 1_375_000, 2_200_000)
     )
     assert prices.source == f"genai-prices-{genai_prices.__version__}"
 
@@ -58,13 +52,7 @@ def test_a_price_with_a_step(prices: PriceList) -> None:
     quote = prices.quote(a_model(bedrock_model_id="us.openai.gpt-6-sol"), DAY)
 
     assert regional(quote).default.long_context == (
-        Step(
-            over_input_tokens=272_000,
-            input=4_400_000,
-            output=16_500_000,
-            cache_read=440_000,
-            cache_write_5m=5_500_000,
-        ),
+        a_step(272_000, 4_400_000, 16_500_000, 440_000, 5_500_000),
     )
 
 
@@ -193,7 +181,7 @@ async def test_the_newest_list_can_be_downloaded(server: TestServer) -> None:
     prices = await GenaiPrices(update=True, mirror_url=str(server.make_url("/list"))).load()
 
     assert prices.quote(a_model(bedrock_model_id="acme.model-v1:0"), DAY) == PriceTable(
-        default=RateCard(input=1_500_000, output=6_000_000)
+        default=card(1_500_000, 6_000_000)
     )
 
 

@@ -14,11 +14,11 @@ from pricekeeper.errors import StoreUnavailableError, UnpricedUsageError
 from pricekeeper.pricing import Model, PriceBook, service
 from pricekeeper.pricing.catalogue import VariantPricing
 from pricekeeper.pricing.items import StatedPrices, price_item, price_key
-from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant
+from pricekeeper.pricing.prices import PriceTable, Step, Variant
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
-from pricing.conftest import CARD, Quotes, a_catalogue, a_model, quoted, utc_day
+from pricing.conftest import CARD, Quotes, a_catalogue, a_model, a_step, card, quoted, utc_day
 from stores import ShiftedClock
 
 MINUTE_MS = 60_000
@@ -75,18 +75,9 @@ async def test_everything_that_can_be_priced_survives_the_store(
 ) -> None:
     """Steps, tiers and batch come back as they were stated."""
     model = a_model(bedrock_model_id=f"anthropic.claude-{uuid.uuid4().hex}")
-    card = RateCard(
-        input=1_000_001,
-        output=0,
-        cache_read=3,
-        cache_write_5m=4,
-        cache_write_1h=5,
-        long_context=(
-            Step(over_input_tokens=100_000, input=6, output=7),
-            Step(over_input_tokens=200_000, input=8, output=9, cache_write_1h=10),
-        ),
-    )
-    table = PriceTable(default=card, priority=card, flex=card, reserved=card, batch=card)
+    partial = Step(over_input_tokens=200_000, input=8, output=9, cache_write_1h=10)
+    stated = card(1_000_001, 0, 3, 4, 5, steps=(a_step(100_000, 6, 7), partial))
+    table = PriceTable(**dict.fromkeys((variant.value for variant in Variant), stated))
     await state(store, model, day, table)
 
     prices = await PriceBook(store, time, a_catalogue(model)).find_prices(model, day)

@@ -20,7 +20,7 @@ from pricekeeper.pricing.prices import (
     scaled,
     usd_price,
 )
-from pricing.conftest import CARD, a_model
+from pricing.conftest import CARD, a_model, a_step, card
 
 
 @given(st.integers(0, 10**10), st.integers(1, 100_000))
@@ -33,16 +33,10 @@ def test_a_fraction_is_rounded_up_by_less_than_one(price: int, permille: int) ->
 
 def test_scaling_multiplies_every_known_price() -> None:
     """Steps as well; what is unknown stays unknown, and a threshold is not a price."""
-    card = RateCard(
-        input=3_000_000,
-        output=15_000_001,
-        long_context=(Step(over_input_tokens=200_000, input=6_000_000, output=22_500_000),),
-    )
+    stated = card(3_000_000, 15_000_001, steps=(a_step(200_000, 6_000_000, 22_500_000),))
 
-    assert scaled(card, 500) == RateCard(
-        input=1_500_000,
-        output=7_500_001,
-        long_context=(Step(over_input_tokens=200_000, input=3_000_000, output=11_250_000),),
+    assert scaled(stated, 500) == card(
+        1_500_000, 7_500_001, steps=(a_step(200_000, 3_000_000, 11_250_000),)
     )
 
 
@@ -50,67 +44,53 @@ def test_laying_over_fills_only_the_gaps() -> None:
     """What the upper card says counts; what it does not say is taken from below."""
     above = RateCard(input=1, cache_read=0)
 
-    assert laid_over(CARD, above) == RateCard(
-        input=1,
-        output=15_000_000,
-        cache_read=0,
-        cache_write_5m=3_750_000,
-        cache_write_1h=6_000_000,
-    )
+    assert laid_over(CARD, above) == card(1, 15_000_000, 0, 3_750_000, 6_000_000)
 
 
 def test_steps_are_one_statement() -> None:
     """A card with steps replaces all of them; only gaps within the same step are filled."""
     below = RateCard(
         long_context=(
-            Step(over_input_tokens=100_000, input=1, output=2, cache_read=3),
-            Step(over_input_tokens=200_000, input=4, output=5),
+            a_step(100_000, 1, 2, 3),
+            a_step(200_000, 4, 5),
         )
     )
     above = RateCard(
         long_context=(
-            Step(over_input_tokens=100_000, input=10, output=20),
-            Step(over_input_tokens=272_000, input=30, output=40),
+            a_step(100_000, 10, 20),
+            a_step(272_000, 30, 40),
         )
     )
 
     assert laid_over(below, above).long_context == (
-        Step(over_input_tokens=100_000, input=10, output=20, cache_read=3),
-        Step(over_input_tokens=272_000, input=30, output=40),
+        a_step(100_000, 10, 20, 3),
+        a_step(272_000, 30, 40),
     )
-    assert laid_over(below, RateCard(input=9)).long_context == below.long_context
+    assert laid_over(below, card(9)).long_context == below.long_context
 
 
 def test_a_multiplier_follows_the_price_that_was_stated() -> None:
     """Half of the default is half of what the default is now, unless the source says it itself."""
     model = a_model(
         flex=VariantPricing(multiplier_permille=500),
-        batch=VariantPricing(pricing=RateCard(input=7, output=8)),
+        batch=VariantPricing(pricing=card(7, 8)),
     )
-    stated = PriceTable(
-        default=RateCard(input=2_000_000, output=10_000_000), flex=RateCard(output=1)
-    )
+    stated = PriceTable(default=card(2_000_000, 10_000_000), flex=RateCard(output=1))
 
     table = model.table(stated)
 
-    assert table.default == RateCard(
-        input=2_000_000,
-        output=10_000_000,
-        cache_read=300_000,
-        cache_write_5m=3_750_000,
-        cache_write_1h=6_000_000,
-    )
+    assert table.default == card(2_000_000, 10_000_000, 300_000, 3_750_000, 6_000_000)
     assert table.flex is not None
     assert (table.flex.input, table.flex.output, table.flex.cache_read) == (1_000_000, 1, 150_000)
-    assert table.batch == RateCard(input=7, output=8)
+    assert table.batch == card(7, 8)
     assert table.priority is None
 
 
 def test_a_variant_that_only_the_source_knows_is_priced() -> None:
     """Nothing is below it, so it is as the source says."""
-    stated = PriceTable(default=RateCard(), priority=RateCard(input=5, output=6))
+    stated = PriceTable(default=RateCard(), priority=card(5, 6))
 
-    assert a_model().table(stated).priority == RateCard(input=5, output=6)
+    assert a_model().table(stated).priority == card(5, 6)
 
 
 def test_the_version_is_the_content() -> None:
@@ -120,8 +100,8 @@ def test_the_version_is_the_content() -> None:
     assert Prices.of(table, "config").version == Prices.of(table, "pricing-cache:x").version
     seen = {digest(table)}
     for changed in (
-        PriceTable(default=RateCard(input=3_000_001, output=15_000_000)),
-        PriceTable(default=RateCard(input=3_000_000, output=15_000_000)),
+        PriceTable(default=card(3_000_001, 15_000_000)),
+        PriceTable(default=card(3_000_000, 15_000_000)),
         PriceTable(default=CARD, batch=CARD),
         PriceTable(default=CARD, flex=CARD),
     ):
@@ -131,7 +111,7 @@ def test_the_version_is_the_content() -> None:
 
 def test_the_version_does_not_change_between_releases() -> None:
     """It is kept in receipts, so how it is computed is part of the promise."""
-    table = PriceTable(default=RateCard(input=3_000_000, output=15_000_000))
+    table = PriceTable(default=card(3_000_000, 15_000_000))
 
     text = (
         b'{"default":{"input_price_usd_micros_per_1m":3000000,'
@@ -143,7 +123,7 @@ def test_the_version_does_not_change_between_releases() -> None:
 def test_reports_name_each_price() -> None:
     """Variant, step and kind of token."""
     table = PriceTable(
-        default=RateCard(input=1, output=2),
+        default=card(1, 2),
         flex=RateCard(long_context=(Step(over_input_tokens=200_000, output=3),)),
     )
 

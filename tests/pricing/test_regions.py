@@ -10,17 +10,17 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.pricing import PriceBook
 from pricekeeper.pricing.items import price_key
 from pricekeeper.pricing.model_ids import GEOGRAPHIES
-from pricekeeper.pricing.prices import RateCard, Step
+from pricekeeper.pricing.prices import Step
 from pricekeeper.pricing.refresh import check, refresh
 from pricekeeper.pricing.regions import knows_regions, region_mismatch
 from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList
 from pricekeeper.pricing.sources.genai import GenaiPrices
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
-from pricing.conftest import Quotes, a_catalogue, a_model, quoted
+from pricing.conftest import Quotes, a_catalogue, a_model, card, quoted
 
 OFFER_FILES = [str(Path(__file__).parent / "data" / f"{offer}.json") for offer in OFFERS]
-EU_NOVA_PRO = RateCard(input=1_050_000, output=4_200_000)
+EU_NOVA_PRO = card(1_050_000, 4_200_000)
 
 
 @pytest.mark.parametrize("model_id", ["eu.amazon.nova-pro-v1:0", "amazon.nova-pro-v1:0"])
@@ -80,7 +80,7 @@ async def test_a_gap_is_filled_where_the_rest_agrees(
     """The file has no price for cached tokens; what it has is what the source has."""
     bare = a_model(
         bedrock_model_id=f"amazon.nova-{uuid.uuid4().hex}",
-        default_pricing=RateCard(input=800_000, output=3_200_000),
+        default_pricing=card(800_000, 3_200_000),
     )
     book = PriceBook(store, time, a_catalogue(bare))
     source = Quotes(
@@ -141,7 +141,7 @@ async def test_steps_at_other_lengths_are_other_prices(store: Store, time: Manua
     theirs = {**step, "over_input_tokens": 272_000}
     bare = a_model(
         bedrock_model_id=f"amazon.nova-{uuid.uuid4().hex}",
-        default_pricing=RateCard(input=3_000_000, output=15_000_000, long_context=(Step(**step),)),
+        default_pricing=card(3_000_000, 15_000_000, steps=(Step(**step),)),
     )
     source = Quotes({"premium": quoted(long_context=(Step(**theirs),))}, "genai-prices-9")
 

@@ -43,19 +43,6 @@ _LENGTH_BYTES: Final = 2
 class StreamUsage:
     """The usage that a stream reports, once it has."""
 
-    __slots__ = (
-        "_before",
-        "_begins_with",
-        "_buffer",
-        "_first",
-        "_is_converse",
-        "_last",
-        "_lost",
-        "_needed",
-        "_tier",
-        "size",
-    )
-
     def __init__(self, operation: Operation, service_tier: str | None = None) -> None:
         self._is_converse = operation.is_converse
         self._tier = service_tier

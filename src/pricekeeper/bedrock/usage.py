@@ -238,7 +238,7 @@ def _routed_model(reply: Mapping[str, Any]) -> str | None:
     trace = reply.get("trace")
     router = trace.get("promptRouter") if isinstance(trace, _MAPPINGS) else None
     invoked = router.get("invokedModelId") if isinstance(router, _MAPPINGS) else None
-    return invoked if isinstance(invoked, str) else None
+    return _text(invoked)
 
 
 def _is_vectors(body: Mapping[str, Any]) -> bool:
@@ -261,11 +261,11 @@ def _has_counts(value: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
 
 def _count(value: Any, name: str) -> int:
     found = value.get(name) if isinstance(value, _MAPPINGS) else None
-    return found if isinstance(found, int) and _is_count(found) else 0
+    return found if _is_count(found) else 0
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
 
 
 def _text(value: Any) -> str | None:

@@ -70,13 +70,13 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         return found
 
     def body(self, dialect: Dialect) -> bytes:
-        status = self.status_in(dialect)
+        openai, anthropic = _TYPES.get(self.status_in(dialect), _OTHER)
         if dialect is Dialect.OPENAI:
-            error = {"message": self.message, "type": _OPENAI.get(status, "api_error")}
-            return _encode({"error": {**error, "param": None, "code": self.code}})
+            error = {"message": self.message, "type": openai, "param": None, "code": self.code}
+            return _encode({"error": error})
         if dialect is Dialect.ANTHROPIC:
-            kind = _ANTHROPIC.get(status, "api_error")
-            return _encode({"type": "error", "error": {"type": kind, "message": self.message}})
+            error = {"type": anthropic, "message": self.message}
+            return _encode({"type": "error", "error": error})
         return _encode({"message": self.message})
 
 
@@ -93,25 +93,18 @@ class NotAuthenticatedRefusal(Refusal):
         return self.status if dialect is Dialect.AWS else int(HTTPStatus.UNAUTHORIZED)
 
 
-_OPENAI: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "invalid_request_error",
-    405: "invalid_request_error",
-    413: "invalid_request_error",
-    429: "rate_limit_exceeded",
+_OTHER: Final = ("api_error", "api_error")
+_TYPES: Final = {
+    400: ("invalid_request_error", "invalid_request_error"),
+    401: ("authentication_error", "authentication_error"),
+    403: ("permission_error", "permission_error"),
+    404: ("invalid_request_error", "not_found_error"),
+    405: ("invalid_request_error", "invalid_request_error"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_exceeded", "rate_limit_error"),
+    503: ("api_error", "overloaded_error"),
 }
-_ANTHROPIC: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
+"""OpenAI's and Anthropic's type of an error, by status."""
 
 
 def unknown_path(raw_path: bytes, dialect: Dialect) -> Refusal:

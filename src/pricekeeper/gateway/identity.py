@@ -184,12 +184,12 @@ class Identification:
 
     def _check_head(self, presented: Presented, headers: Mapping[str, str]) -> None:
         claim = presented.claim
-        names = claim.names
-        is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names) - {_AUTHORITY}
+        names = set(claim.names)
+        is_complete = names >= _NEEDED and headers.keys() >= names - {_AUTHORITY}
         if claim.service not in SERVICES or not is_complete or _HOSTS.isdisjoint(names):
             raise NotOursRefusal
-        for name in headers:
-            if name.startswith(ACTED_ON) and name not in names:
+        for name in headers.keys() - names:
+            if name.startswith(ACTED_ON):
                 raise NotAuthenticatedRefusal(
                     "InvalidSignatureException", f"the signature must cover {name}"
                 )

@@ -19,14 +19,7 @@ from pricekeeper.standin.endpoint import (
     event_frame,
 )
 from pricekeeper.standin.families import family_of, require_text
-from pricekeeper.standin.read_request import (
-    Body,
-    ReadRequest,
-    chat_request,
-    count_of,
-    messages_of,
-    object_of,
-)
+from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of, object_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -72,9 +65,8 @@ class Converse(ModelApi):
 def read_converse(body: Body, *, streams: bool) -> ReadRequest:
     """Read a Converse request."""
     return chat_request(
-        messages_of(body),
+        body,
         count_of(object_of(body, "inferenceConfig"), "maxTokens"),
-        system=body.get("system"),
         streams=streams,
         service_tier=object_of(body, "serviceTier").get("type"),
         latency=object_of(body, "performanceConfig").get("latency"),

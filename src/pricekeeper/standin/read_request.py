@@ -62,8 +62,7 @@ def bytes_of(texts: list[str]) -> int:
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
-def messages_of(body: Body) -> list[Body]:
-    """The messages of a chat."""
+def _messages_of(body: Body) -> list[Body]:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise AwsFault("ValidationException", "messages: at least one is required")
@@ -72,8 +71,7 @@ def messages_of(body: Body) -> list[Body]:
     return messages
 
 
-def last_user_text(messages: list[Body]) -> str:
-    """The text of the user's last message."""
+def _last_user_text(messages: list[Body]) -> str:
     for message in reversed(messages):
         if message["role"] == "user":
             return "\n".join(texts_of(message))
@@ -100,25 +98,8 @@ def object_of(body: Body, name: str) -> Body:
     return value
 
 
-def chat_request(
-    messages: list[Body],
-    output_tokens_max: int | None,
-    *,
-    system: object = None,
-    streams: bool = False,
-    service_tier: str | None = None,
-    latency: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    wants_usage: bool = True,
-) -> ReadRequest:
-    """Read a chat."""
-    return ReadRequest(
-        text_bytes=bytes_of(texts_of(system)) + bytes_of(texts_of(messages)),
-        user_text=last_user_text(messages),
-        output_tokens_max=output_tokens_max,
-        streams=streams,
-        service_tier=service_tier,
-        latency=latency,
-        metadata=metadata or {},
-        wants_usage=wants_usage,
-    )
+def chat_request(body: Body, output_tokens_max: int | None, **more: Any) -> ReadRequest:
+    """Read a chat; ``more`` are other fields of the request."""
+    messages = _messages_of(body)
+    text_bytes = bytes_of(texts_of(body.get("system"))) + bytes_of(texts_of(messages))
+    return ReadRequest(text_bytes, _last_user_text(messages), output_tokens_max, **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of, messages_of
+from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -24,7 +24,7 @@ def read_message(body: Body) -> ReadRequest:
     """Read a message, of InvokeModel or the Messages API."""
     if "max_tokens" not in body:
         raise AwsFault("ValidationException", "max_tokens: Field required")
-    return chat_request(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))
+    return chat_request(body, count_of(body, "max_tokens"))
 
 
 def reply(turn: Turn) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pricekeeper.standin.read_request import (
     bytes_of,
     chat_request,
     count_of,
-    messages_of,
     object_of,
     texts_of,
 )
@@ -104,7 +103,7 @@ def _llama_chunks(turn: Turn) -> list[dict[str, Any]]:
 def _read_mistral(body: Body) -> ReadRequest:
     allowed = count_of(body, "max_tokens")
     if "messages" in body:
-        return replace(chat_request(messages_of(body), allowed), is_chat=True)
+        return chat_request(body, allowed, is_chat=True)
     return _text_request(body, "prompt", allowed)
 
 

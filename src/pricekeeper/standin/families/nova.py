@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.read_request import (
-    Body,
-    ReadRequest,
-    chat_request,
-    count_of,
-    messages_of,
-    object_of,
-)
+from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of, object_of
 from pricekeeper.standin.turn import Turn
 
 
@@ -20,7 +13,7 @@ def read(body: Body) -> ReadRequest:
     """Read a request, with either name of the limit."""
     config = object_of(body, "inferenceConfig")
     allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
-    return chat_request(messages_of(body), allowed, system=body.get("system"))
+    return chat_request(body, allowed)
 
 
 def reply(turn: Turn) -> dict[str, Any]:

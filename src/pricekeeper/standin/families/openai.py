@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.read_request import (
-    Body,
-    ReadRequest,
-    chat_request,
-    count_of,
-    messages_of,
-    object_of,
-)
+from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of, object_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -36,7 +29,7 @@ def read(body: Body) -> ReadRequest:
         raise AwsFault("ValidationException", "service_tier: must be a string")
     options = object_of(body, "stream_options")
     return chat_request(
-        messages_of(body),
+        body,
         allowed,
         streams=body.get("stream") is True,
         service_tier=None if tier == "auto" else tier,
