@@ -237,6 +237,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_eight_processes_of_one_app_work(tmp_path: Path) -> None:
     """Five sessions for all: each is pushed out, logs in again, and is not refused."""
     with running_service(tmp_path) as service:
