@@ -30,12 +30,12 @@ async def take_tokens(taker: Taker, wanted: Wanted, candidate: Candidate) -> Tak
 
 async def look_for_tokens(taker: Taker, wanted: Wanted, candidate: Candidate) -> Room | Lacking:
     """Whether the buckets have the tokens of a candidate now; takes nothing."""
-    answer, lines = await taker.look(wanted.debits(candidate, candidate.max_output_tokens))
+    answer = await taker.look(wanted.debits(candidate, candidate.max_output_tokens))
     if not answer.denied:
         return Room(candidate.max_output_tokens, answer.statuses)
     denied, shorter = answer.denied, _fitting(wanted, candidate, answer)
     if shorter is not None:
-        denied = denied_debits(wanted.debits(candidate, shorter), lines)
+        denied = denied_debits(wanted.debits(candidate, shorter), answer.lines)
         if not denied:
             return Room(shorter, answer.statuses)
     return _lacking(candidate, denied)

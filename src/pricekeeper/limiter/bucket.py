@@ -16,7 +16,7 @@ debt, of an older limit, counts as one at that bound and is cut to it by the nex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -52,10 +52,6 @@ class Bucket(msgspec.Struct, frozen=True):
     expires_at_epoch: int
     holdings: dict[str, Holding]
 
-    def less(self, tokens: Mapping[str, int]) -> Bucket:
-        taken = {name: self.holdings[name].less(count) for name, count in tokens.items()}
-        return Bucket(self.refilled_at_ms, self.expires_at_epoch, self.holdings | taken)
-
 
 class Debit(msgspec.Struct, frozen=True):
     """The tokens to take from one bucket, by limit, and the limits that it should have."""
@@ -84,14 +80,13 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class TakeOnly(msgspec.Struct, frozen=True):
-    """Take from the stored balances, of a bucket refilled between ``floor_ms`` and ``ceiling_ms``.
+    """Take from the stored balances, of a bucket refilled at ``refilled_ms``.
 
-    Correct at ``as_of_ms`` if a balance is enough with the refill since the ceiling, and has not
-    overflowed with that since the floor.
+    Correct at ``as_of_ms`` if a balance with the refill since then is enough, and has not
+    overflowed. If both are the same, the bucket may have been refilled later.
     """
 
-    floor_ms: int
-    ceiling_ms: int
+    refilled_ms: int
     as_of_ms: int
 
 
@@ -188,23 +183,12 @@ def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]
     return borne
 
 
-def guess(debit: Debit, now_ms: int) -> TakeOnly:
-    """The first write to an unknown bucket; it supposes that about half is used."""
-    halves = [
-        (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
-        for limit, tokens in ((debit.limits[name], tokens) for name, tokens in debit.tokens.items())
-    ]
-    floor_ms = now_ms - max(0, min(halves))
-    return TakeOnly(floor_ms=floor_ms, ceiling_ms=now_ms, as_of_ms=now_ms)
-
-
 def probe(bucket: Bucket, as_of_ms: int) -> TakeOnly:
     """A `TakeOnly` for a bucket refilled when we saw it was, or at any time from ``as_of_ms`` on.
 
     In the second case no refill counts, so a later refill by another does not make it fail.
     """
-    known_ms = min(bucket.refilled_at_ms, as_of_ms)
-    return TakeOnly(known_ms, known_ms, as_of_ms)
+    return TakeOnly(min(bucket.refilled_at_ms, as_of_ms), as_of_ms)
 
 
 def overdue(bucket: Bucket, as_of_ms: int) -> bool:
@@ -214,43 +198,8 @@ def overdue(bucket: Bucket, as_of_ms: int) -> bool:
 
 def stored_range(limit: Limit, tokens: int, take: TakeOnly) -> tuple[int, int]:
     """The least that must be stored to be enough, and the most that has not overflowed."""
-    refill_min = max(0, take.as_of_ms - take.ceiling_ms) * limit.units_per_ms
-    refill_max = max(0, take.as_of_ms - take.floor_ms) * limit.units_per_ms
-    return tokens * limit.units_per_token - refill_min, limit.capacity_units - refill_max
-
-
-def expected(
-    plan_made: Create | TakeOnly | Refill, bucket: Bucket | None, debit: Debit
-) -> Bucket | None:
-    """The bucket after that write, as far as known without a reply from the store."""
-    if not isinstance(plan_made, TakeOnly):
-        return plan_made.after
-    return None if bucket is None else bucket.less(debit.tokens)
-
-
-def status(
-    bucket: Bucket | None, limits: Mapping[str, Limit], now_ms: int
-) -> dict[str, LimitStatus]:
-    """The state of each limit, as an acquire at that moment would find it."""
-    statuses: dict[str, LimitStatus] = {}
-    for name, limit in limits.items():
-        holding = bucket.holdings.get(name) if bucket else None
-        units, consumed = available_units(bucket, limit, now_ms), holding.consumed if holding else 0
-        full_at_ms = now_ms + limit.filling_ms(limit.capacity_units - units)
-        statuses[name] = LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
-    return statuses
-
-
-def scarcest(
-    debits: Sequence[Debit], buckets: Sequence[Bucket | None], now_ms: int
-) -> dict[str, LimitStatus]:
-    """The state of each limit; if several buckets have it, of the one where least is left."""
-    statuses: dict[str, LimitStatus] = {}
-    for debit, bucket in zip(debits, buckets, strict=True):
-        for name, one in status(bucket, debit.limits, now_ms).items():
-            if name not in statuses or one.remaining < statuses[name].remaining:
-                statuses[name] = one
-    return statuses
+    refill = (take.as_of_ms - take.refilled_ms) * limit.units_per_ms
+    return tokens * limit.units_per_token - refill, limit.capacity_units - refill
 
 
 def effective(bucket: Bucket, holding: Holding, now_ms: int) -> int:

@@ -11,13 +11,13 @@ own, so the bound for clocks that wrong holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache
 from pricekeeper.errors import ContendedError, UnreadableItemError
-from pricekeeper.limiter.bucket import Bucket, Debit, LimitStatus, scarcest
+from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
@@ -58,9 +58,6 @@ class BucketCache:
     def recall(self, key: Key) -> Bucket | None:
         seen = self._seen.peek(key)
         return None if seen is None else seen.bucket
-
-    def statuses(self, debits: Sequence[Debit], now_ms: int) -> dict[str, LimitStatus]:
-        return scarcest(debits, [self.recall(debit.key) for debit in debits], now_ms)
 
     def remember(self, key: Key, bucket: Bucket | None) -> None:
         """``None`` removes the bucket."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pricekeeper.limiter.bucket import (
@@ -35,7 +35,11 @@ class BucketLine:
     __slots__ = ("_available", "_bucket", "_due", "_reading_ms", "_statuses", "limits", "taken")
 
     def __init__(
-        self, bucket: Bucket | None, limits: dict[str, Limit], reading_ms: int, owed: Debit | None
+        self,
+        bucket: Bucket | None,
+        limits: dict[str, Limit],
+        reading_ms: int,
+        owed: Debit | None = None,
     ) -> None:
         """``reading_ms`` is the time that counts for this bucket (`BucketCache.read_now`)."""
         self._bucket = bucket
@@ -46,7 +50,7 @@ class BucketLine:
         }
         self._due = _due(bucket, limits, owed)
         self.taken: dict[str, int] = {}
-        self._statuses: dict[str, LimitStatus] = {}
+        self._statuses: Mapping[str, LimitStatus] = {}
 
     def is_under(self, limits: dict[str, Limit]) -> bool:
         """Whether these are its limits."""
@@ -98,12 +102,11 @@ class BucketLine:
             ahead[name] = max(0, min(count * times, left // 2))
         return ahead
 
-    def status(self, name: str, now_ms: int) -> LimitStatus:
-        """``now_ms`` is the same at each call."""
-        status = self._statuses.get(name)
-        if status is None:
-            status = self._statuses[name] = self._status(name, now_ms)
-        return status
+    def statuses(self, now_ms: int) -> Mapping[str, LimitStatus]:
+        """The state of each limit after that; ``now_ms`` is the same at each call."""
+        if not self._statuses:
+            self._statuses = {name: self._status(name, now_ms) for name in self.limits}
+        return self._statuses
 
     def _status(self, name: str, now_ms: int) -> LimitStatus:
         limit, net = self.limits[name], self._net.get(name, 0)
@@ -156,6 +159,16 @@ class Block:
     def rest(self) -> Debit:
         back = {name: -count for name, count in self._left.items()}
         return Debit(self.key, self.limits, back)
+
+
+def scarcest(lines: Iterable[BucketLine], now_ms: int) -> dict[str, LimitStatus]:
+    """The state of each limit; if several buckets have it, of the one where least is left."""
+    statuses: dict[str, LimitStatus] = {}
+    for line in lines:
+        for name, one in line.statuses(now_ms).items():
+            if name not in statuses or one.remaining < statuses[name].remaining:
+                statuses[name] = one
+    return statuses
 
 
 def _due(bucket: Bucket | None, limits: Mapping[str, Limit], owed: Debit | None) -> dict[str, int]:

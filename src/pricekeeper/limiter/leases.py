@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pricekeeper.concurrency import SingleFlight
@@ -43,9 +43,7 @@ from pricekeeper.limiter.items import LeaseRecord, lease_key, lease_of
 from pricekeeper.limiter.records import (
     LEASE_TTL_SECS,
     adjusted_record,
-    capacities_of,
     check_change,
-    check_held,
     grant_put,
     known_mark,
     mark_of,
@@ -66,19 +64,13 @@ _NONCE_BYTES: Final = 4
 class Lease:
     """Tokens that were taken; ``granted`` tells it from a `Denial`."""
 
-    __slots__ = ("_leases", "_limits", "_record", "granted_at_ms")
+    __slots__ = ("_answer", "_leases", "_record", "granted_at_ms")
 
-    def __init__(
-        self,
-        leases: Leases,
-        record: LeaseRecord,
-        granted_at_ms: int,
-        limits: Callable[[], Mapping[str, LimitStatus]],
-    ) -> None:
+    def __init__(self, leases: Leases, record: LeaseRecord, answer: Answer) -> None:
         self._leases = leases
         self._record = record
-        self._limits = limits
-        self.granted_at_ms = granted_at_ms
+        self._answer = answer
+        self.granted_at_ms = answer.now_ms
 
     @property
     def id(self) -> str:
@@ -95,7 +87,7 @@ class Lease:
     @property
     def limits(self) -> Mapping[str, LimitStatus]:
         """Each limit right after the grant; where parents share one, the scarcest."""
-        return self._limits()
+        return self._answer.statuses
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -185,7 +177,7 @@ class Leases:
             raise
         if sent.record is None or sent.record.nonce == record.nonce:
             self._cache.meter.granted += 1
-            return Lease(self, sent.record or record, answer.now_ms, lambda: answer.statuses)
+            return Lease(self, sent.record or record, answer)
         await self._give_back(negated(request.nonempty_debits))
         return self._repeated(request, sent.record)
 
@@ -207,12 +199,9 @@ class Leases:
         if asked != (request.resource, request.parents, request.tokens):
             raise ConflictError("lease_id", "was granted for another request")
         self._cache.meter.granted += 1
-        now_ms = self._cache.clock.now_ms()
-        limits = self._cache.statuses(request.nonempty_debits, now_ms)
-        return Lease(self, record, now_ms, lambda: limits)
+        return Lease(self, record, self._taker.recall(request.nonempty_debits))
 
     async def _adjust(self, record: LeaseRecord, delta: dict[str, int], mark: str) -> LeaseRecord:
-        used = {name: count for name, count in delta.items() if count > 0}
         taken: dict[str, int] | None = None
         charged: list[Debit] = []
         is_fresh = False
@@ -226,7 +215,7 @@ class Leases:
                     await self._give_back(negated(charged))
                     return record
                 try:
-                    _check(record, delta)
+                    check_change(record, delta)
                 except PriceKeeperError:
                     if is_fresh:
                         raise
@@ -234,8 +223,9 @@ class Leases:
                     is_fresh = True
                     continue
                 if taken is None:
-                    charged, taken = await self._charge(record, used)
-                    taken = delta | taken
+                    used = {name: count for name, count in delta.items() if count > 0}
+                    used = await self._taker.returns.charge(debits_of(record, used))
+                    charged, taken = debits_of(record, used), delta | used
                 after = adjusted_record(record, taken, mark)
                 sent = await self._send(record, record_update(record, after))
                 if sent.record is None:
@@ -254,13 +244,6 @@ class Leases:
         )
         await self._taker.give_back_now(record.debits({}))  # also what a charge took too much
         return record
-
-    async def _charge(
-        self, record: LeaseRecord, used: Mapping[str, int]
-    ) -> tuple[list[Debit], dict[str, int]]:
-        """Charge the buckets: the debits charged, and the tokens taken of each limit."""
-        taken = await self._taker.returns.charge(debits_of(record, used))
-        return debits_of(record, taken), taken
 
     async def _release(self, record: LeaseRecord) -> LeaseRecord:
         nonce = secrets.token_hex(_NONCE_BYTES)
@@ -321,11 +304,6 @@ class Leases:
 def debits_of(record: LeaseRecord, tokens: Mapping[str, int]) -> list[Debit]:
     """These tokens, for every bucket of the lease that has such a limit."""
     return [debit for debit in record.debits(tokens) if any(debit.tokens.values())]
-
-
-def _check(record: LeaseRecord, delta: Mapping[str, int]) -> None:
-    check_change(record, delta)
-    check_held(delta, record.held, capacities_of(record.debits({})))
 
 
 def _record_of(request: CheckedRequest, now_ms: int) -> LeaseRecord:

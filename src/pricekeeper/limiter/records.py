@@ -51,18 +51,32 @@ def known_mark(record: LeaseRecord, mark: str) -> str | None:
     for known in record.adjustments:
         if known.startswith(change_id):
             if known.split("/")[1] != digest:
-                raise another_adjustment()
+                raise ConflictError("adjustment_id", "was used for another delta")
             return known
     return None
 
 
 def check_change(record: LeaseRecord, delta: Mapping[str, int]) -> None:
-    """Raise if this lease can't be adjusted by that, without a look at its tokens."""
+    """Raise if this lease can't be adjusted by that."""
     if record.released:
         raise released_already()
-    check_delta(delta, capacities_of(record.debits({})))
+    if not delta:
+        raise InvalidValueError("delta", "must name at least one limit")
     if len(record.adjustments) >= ADJUSTMENTS_MAX:
-        raise too_many_adjustments()
+        raise ConflictError("lease_id", f"a lease has at most {ADJUSTMENTS_MAX} adjustments")
+    capacities = _capacities_of(record.debits({}))
+    for name, tokens in delta.items():
+        if name not in capacities:
+            raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
+        if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
+            message = f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
+            raise InvalidValueError(f"delta.{name}", message)
+        after, most = record.held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
+        if after < 0:
+            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
+        if tokens > 0 and after > most:
+            message = f"a lease can hold at most {most}, {HELD_CAPACITIES_MAX} times the capacity"
+            raise InvalidValueError(f"delta.{name}", message)
 
 
 def adjusted_record(record: LeaseRecord, taken: Mapping[str, int], mark: str) -> LeaseRecord:
@@ -109,7 +123,7 @@ def _unchanged(record: LeaseRecord) -> Condition:
     return ITEM_EXISTS & attr(RELEASED).absent() & same
 
 
-def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
+def _capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
     """By limit, the capacity of the largest of these buckets."""
     capacities: dict[str, int] = {}
     for debit in debits:
@@ -118,44 +132,6 @@ def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
     return capacities
 
 
-def check_delta(delta: Mapping[str, int], capacities: Mapping[str, int]) -> None:
-    """Raise if no lease of buckets with these limits can be adjusted by this."""
-    if not delta:
-        raise InvalidValueError("delta", "must name at least one limit")
-    for name, tokens in delta.items():
-        if name not in capacities:
-            raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
-        if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
-            raise InvalidValueError(
-                f"delta.{name}", f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
-            )
-
-
-def check_held(
-    delta: Mapping[str, int], held: Mapping[str, int], capacities: Mapping[str, int]
-) -> None:
-    """Raise if a lease that holds these tokens can't be adjusted by this."""
-    for name, tokens in delta.items():
-        after, most = held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
-        if after < 0:
-            raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")
-        if tokens > 0 and after > most:
-            raise InvalidValueError(
-                f"delta.{name}",
-                f"a lease can hold at most {most}, {HELD_CAPACITIES_MAX} times the capacity",
-            )
-
-
 def released_already() -> ConflictError:
     """The error if the lease was released, and nothing is left to adjust."""
     return ConflictError("lease_id", "the lease has been released")
-
-
-def another_adjustment() -> ConflictError:
-    """The error if the id was used before, with another delta."""
-    return ConflictError("adjustment_id", "was used for another delta")
-
-
-def too_many_adjustments() -> ConflictError:
-    """The error if a lease has as many adjustments as it may have."""
-    return ConflictError("lease_id", f"a lease has at most {ADJUSTMENTS_MAX} adjustments")

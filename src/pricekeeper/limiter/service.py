@@ -20,8 +20,9 @@ from typing import Self, Unpack
 from pricekeeper.clock import Clock
 from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.bucket import Debit, Denial, LimitStatus, status
+from pricekeeper.limiter.bucket import Debit, Denial, LimitStatus
 from pricekeeper.limiter.bucket_cache import BucketCache
+from pricekeeper.limiter.bucket_lines import BucketLine
 from pricekeeper.limiter.items import bucket_of, check_key_part
 from pricekeeper.limiter.leases import Lease, Leases
 from pricekeeper.limiter.meter import LimiterMeter
@@ -65,8 +66,7 @@ class PreparedRequest:
 
     def limits(self) -> Mapping[str, LimitStatus]:
         """The limits by this instance's cache; tokens in a block count as taken."""
-        cache = self._taker.cache
-        return cache.statuses([self._debit], cache.clock.now_ms())
+        return self._taker.recall([self._debit]).statuses
 
 
 class Limiter:
@@ -142,12 +142,12 @@ class Limiter:
 
     async def peek(
         self, entity: str, resource: str, *, limits: Limits | None = None
-    ) -> dict[str, LimitStatus]:
+    ) -> Mapping[str, LimitStatus]:
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
 
     async def peek_many(
         self, buckets: Sequence[tuple[str, str]], *, limits: Limits | None = None
-    ) -> list[dict[str, LimitStatus]]:
+    ) -> list[Mapping[str, LimitStatus]]:
         pairs = [
             (check_key_part("entity", entity), check_key_part("resource", resource))
             for entity, resource in buckets
@@ -156,7 +156,7 @@ class Limiter:
         items = await self._cache.store.batch_get(keys)
         now_ms, source = self._cache.clock.now_ms(), self._limits if limits is None else limits
         return [
-            status(bucket_of(item), limits_of(source, *pair), now_ms)
+            BucketLine(bucket_of(item), limits_of(source, *pair), now_ms).statuses(now_ms)
             for item, pair in zip(items, pairs, strict=True)
         ]
 

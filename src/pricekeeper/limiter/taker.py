@@ -38,7 +38,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.bucket import Create, Debit, Denial, LimitStatus, Refill
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, SEEN_MAX, BucketCache
-from pricekeeper.limiter.bucket_lines import Block, BucketLine, BucketStep
+from pricekeeper.limiter.bucket_lines import Block, BucketLine, BucketStep, scarcest
 from pricekeeper.limiter.returns import Returns, negated
 from pricekeeper.limiter.writes import create_put, refill_update, take_update
 from pricekeeper.storage import Key
@@ -106,26 +106,22 @@ class DeniedDebit(NamedTuple):
 class Answer:
     """The debits that were denied, none if all were taken, and the state of the limits."""
 
-    __slots__ = ("_lines", "_statuses", "denied", "now_ms")
+    __slots__ = ("_statuses", "denied", "lines", "now_ms")
 
     def __init__(
         self, denied: tuple[DeniedDebit, ...], lines: Sequence[BucketLine], now_ms: int
     ) -> None:
         self.denied = denied
+        self.lines = lines
         self.now_ms = now_ms
-        self._lines = lines
-        self._statuses: dict[str, LimitStatus] = {}
+        self._statuses: Mapping[str, LimitStatus] = {}
 
     @property
     def statuses(self) -> Mapping[str, LimitStatus]:
-        statuses = self._statuses
-        if not statuses:
-            for line in self._lines:
-                for name in line.limits:
-                    one = line.status(name, self.now_ms)
-                    if name not in statuses or one.remaining < statuses[name].remaining:
-                        statuses[name] = one
-        return statuses
+        """Of each limit; where buckets share one, the scarcest."""
+        if not self._statuses:
+            self._statuses = scarcest(self.lines, self.now_ms)
+        return self._statuses
 
 
 class _Planned(NamedTuple):
@@ -180,14 +176,19 @@ class Taker:
         self.cache.meter.prefetched += 1
         return True
 
-    async def look(self, debits: Sequence[Debit]) -> tuple[Answer, Sequence[BucketLine]]:
+    def recall(self, debits: Sequence[Debit]) -> Answer:
+        """Whether there is room, by the cache; nothing is taken."""
+        now_ms = self.cache.clock.now_ms()
+        lines = [self._line(debit, now_ms) for debit in debits]
+        return Answer(denied_debits(debits, lines), lines, now_ms)
+
+    async def look(self, debits: Sequence[Debit]) -> Answer:
+        """As `recall`, by the store."""
         keys = list(dict.fromkeys(debit.key for debit in debits))
         await self.returns.flush(keys, blocks=True)
         for error in (await self.cache.read(keys)).values():
             raise error
-        now_ms = self.cache.clock.now_ms()
-        lines = tuple(self._line(debit, now_ms) for debit in debits)
-        return Answer(denied_debits(debits, lines), lines, now_ms), lines
+        return self.recall(debits)
 
     def give_back(self, debits: Iterable[Debit]) -> None:
         self.returns.give_back(debits)

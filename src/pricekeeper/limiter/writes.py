@@ -17,7 +17,7 @@ themselves; the other two are never sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -61,28 +61,20 @@ def refill_update(debit: Debit, plan: Refill) -> Update:
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
-def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -> Update:
+def take_update(debit: Debit, plan: TakeOnly) -> Update:
     """Add consumption only, if every limit holds as much and has not overflowed.
 
     ``rf`` does not move, so such writes do not conflict. The expiry was put off for longer than a
-    bucket may go without a `Refill`. An ``adjustment`` in the same write comes first: the
-    plan's conditions apply to what it leaves.
+    bucket may go without a `Refill`.
     """
-    known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
+    is_known, refilled_ms = plan.refilled_ms < plan.as_of_ms, plan.refilled_ms
+    conditions = [_REFILLED.eq(refilled_ms) if is_known else _REFILLED.ge(refilled_ms)]
     actions: list[Action] = []
-    conditions = [_REFILLED.eq(plan.floor_ms) if known else _REFILLED.ge(plan.floor_ms)]
-    adjusted = dict(adjustment.tokens) if adjustment else {}
     for name, tokens in debit.tokens.items():
-        limit, stored, before = debit.limits[name], attr(STORED + name), adjusted.pop(name, 0)
-        least, most = (
-            edge + before * limit.units_per_token for edge in stored_range(limit, tokens, plan)
-        )
+        limit, stored = debit.limits[name], attr(STORED + name)
+        least, most = stored_range(limit, tokens, plan)
         conditions += (_counts_by(name, limit.terms), stored.ge(least), stored.le(most))
-        actions += _take(name, limit, tokens + before)
-    if adjustment and adjusted:
-        some, terms = _adjust(adjustment, adjusted)
-        actions += some
-        conditions += terms
+        actions += _take(name, limit, tokens)
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
@@ -94,15 +86,10 @@ def adjust_update(debit: Debit) -> Update:
     the write is refused for that, the refill must be settled with it. The expiry moves by the time
     that the used tokens take to refill.
     """
-    actions, conditions = _adjust(debit, debit.tokens)
-    return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
-
-
-def _adjust(debit: Debit, adjusted: Mapping[str, int]) -> tuple[list[Action], list[Condition]]:
     actions: list[Action] = []
     conditions: list[Condition] = []
     longest_ms = 0
-    for name, tokens in adjusted.items():
+    for name, tokens in debit.tokens.items():
         limit = debit.limits[name]
         units = tokens * limit.units_per_token
         longest_ms = max(longest_ms, limit.filling_ms(units))
@@ -112,7 +99,7 @@ def _adjust(debit: Debit, adjusted: Mapping[str, int]) -> tuple[list[Action], li
             conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
     if longest_ms:
         actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
-    return actions, conditions
+    return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
 def _take(name: str, limit: Limit, tokens: int) -> tuple[Action, Action]:
