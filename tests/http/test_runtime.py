@@ -190,13 +190,13 @@ def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> Non
         assert taken.status == 200
         assert taken.json["lease_id"] == lease_id
     states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert states["standard"]["rpm"]["remaining"] == 6
+    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (6, 4)
     adjust = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 3}}
     for _ in range(2):
         path = f"{tenant.app}/leases/{lease_id}/adjust"
         assert api.call("POST", path, adjust, token=tenant.app_token).status == 200
     states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert states["standard"]["rpm"]["remaining"] == 3
+    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (3, 7)
     many = {"resource": "standard", "consume": {"rpm": 9}}
     denied = api.call("POST", f"{tenant.app}/limits/acquire", many, token=tenant.app_token)
     assert (denied.status, denied.code) == (429, "RATE_LIMIT_EXCEEDED")
@@ -213,7 +213,10 @@ def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> Non
         )
         assert released.status == 204
     states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert states["standard"]["rpm"]["remaining"] == 10
+    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (
+        10,
+        0,
+    )
     unknown = f"{tenant.app}/leases/{uuid.uuid4()}/release"
     assert api.call("POST", unknown, token=tenant.app_token).code == "NOT_FOUND"
 

@@ -134,6 +134,14 @@ export interface AwsCredentialsAnswer {
   Expiration: string;
 }
 
+/** A limit of a bucket. */
+export interface BucketState {
+  remaining: Int;
+  capacity: Int;
+  resets_at: string;
+  consumed: Int;
+}
+
 /** A limit on spend in each window of the organisation's calendar; null counts as left out. */
 export interface BudgetBody {
   name: string;
@@ -282,15 +290,8 @@ export interface GivenUpLabel {
 
 /** The buckets that an acquire of this app takes from, by resource and limit. */
 export interface LimitList {
-  resources: Record<string, Record<string, LimitState>>;
-  org_resources: Record<string, Record<string, LimitState>>;
-}
-
-/** A limit after the call. What remains is below zero in debt. */
-export interface LimitState {
-  remaining: Int;
-  capacity: Int;
-  resets_at: string;
+  resources: Record<string, Record<string, BucketState>>;
+  org_resources: Record<string, Record<string, BucketState>>;
 }
 
 /** The credential of the request, and what it may see. */

@@ -99,9 +99,17 @@ async def list_limits(ask: Ask) -> wire.LimitList:
         if source(entity, label)
     ]
     found = await ask.services.limiter.peek_many(buckets, limits=source) if buckets else []
-    states: dict[str, dict[str, dict[str, wire.LimitState]]] = {entity: {} for entity in entities}
+    states: dict[str, dict[str, dict[str, wire.BucketState]]] = {entity: {} for entity in entities}
     for (entity, label), statuses in zip(buckets, found, strict=True):
-        states[entity][label] = {name: limit_state(status) for name, status in statuses.items()}
+        states[entity][label] = {
+            name: wire.BucketState(
+                status.remaining,
+                status.limit.capacity,
+                rfc3339(status.full_at_ms),
+                status.consumed,
+            )
+            for name, status in statuses.items()
+        }
     own, *parents = states.values()
     return wire.LimitList(own, parents[0] if parents else {})
 

@@ -233,9 +233,16 @@ class Adjusted(Response, frozen=True):
     held: dict[str, int]
 
 
+class BucketState(LimitState, frozen=True):
+    """A limit of a bucket."""
+
+    consumed: int
+    """Tokens taken and not given back, over the life of the bucket."""
+
+
 class LimitList(Response, frozen=True):
     """The buckets that an acquire of this app takes from, by resource and limit."""
 
-    resources: dict[str, dict[str, LimitState]]
-    org_resources: dict[str, dict[str, LimitState]]
+    resources: dict[str, dict[str, BucketState]]
+    org_resources: dict[str, dict[str, BucketState]]
     """Of its organisation, shared with the other apps."""
