@@ -12,7 +12,6 @@ from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, next_midnight_ms, org_day
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from, day_expires_at_epoch
-from pricekeeper.metering.known_totals import RunningTotals
 from pricekeeper.pricing.items import StatedPrices, price_item
 from pricekeeper.pricing.prices import PriceTable, RateCard
 from pricekeeper.storage import Item, Put, Store, Update
@@ -148,16 +147,6 @@ def test_a_day_is_kept_in_full_from_when_it_ended_in_its_own_zone(zone: str) -> 
     """Also where it ends last, half a day after it did in Greenwich."""
     ended_ms = next_midnight_ms(zone, day_start_ms(zone, ACCOUNT.day))
     assert day_expires_at_epoch(ACCOUNT.day, 90) * 1000 >= ended_ms + 90 * DAY_MS
-
-
-def test_what_was_counted_at_the_very_moment_of_a_total_is_in_it() -> None:
-    """A total holds everything up to and including its moment, so that is not added again."""
-    running = RunningTotals()
-    one = Counters(requests=1)
-    for at_ms in (6_000, 7_000, 8_000):
-        running.count(ACCOUNT, one, at_ms)
-    running.rebase(ACCOUNT, Total.of(Counters(requests=2), 7_000), 0)
-    assert running.total(ACCOUNT) == Total.of(Counters(requests=3), 7_000)
 
 
 async def test_the_price_is_that_of_the_day_of_the_event(

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from metering.conftest import CATALOGUE, a_policy, a_usage
 from minting import minted
 from pricekeeper.metering import Metering
@@ -11,36 +13,20 @@ from pricekeeper.telemetry import StoreMeter
 from stores import ShiftedClock
 
 
-async def spread_over_turns(metering: Metering, clock: ShiftedClock) -> None:
-    """Five records of one page, each in a later turn of the event loop than the one before."""
-    policy, made_ms = a_policy(), clock.now_ms()
+@pytest.mark.parametrize("linger_ms", [0, 50])
+async def test_records_share_a_write_if_the_first_one_lingers(
+    store: Store, clock: ShiftedClock, meter: StoreMeter, linger_ms: int
+) -> None:
+    """Five of one page, each in a later turn of the event loop than the one before."""
+    metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE), linger_ms=linger_ms)
+    await metering.record(a_policy(), a_usage(minted(clock.now_ms())))  # the prices are known now
+    policy, made_ms, before = a_policy(), clock.now_ms(), meter.calls["update"]
     recording = []
     for _ in range(5):
-        usage = a_usage(minted(made_ms))
-        recording.append(asyncio.create_task(metering.record(policy, usage)))
+        recording.append(asyncio.create_task(metering.record(policy, a_usage(minted(made_ms)))))
         for _ in range(3):
             await asyncio.sleep(0)
     await asyncio.gather(*recording)
-
-
-async def test_records_that_come_while_one_lingers_share_its_write(
-    store: Store, clock: ShiftedClock, meter: StoreMeter
-) -> None:
-    prices = PriceBook(store, clock, CATALOGUE)
-    lingering = Metering(store, clock, prices, linger_ms=50)
-    before = meter.calls["update"]
-    await spread_over_turns(lingering, clock)
-    assert meter.calls["update"] - before == 1
-    await lingering.close()
-
-
-async def test_nobody_waits_unless_it_is_asked_for(
-    store: Store, clock: ShiftedClock, meter: StoreMeter
-) -> None:
-    prices = PriceBook(store, clock, CATALOGUE)
-    prompt = Metering(store, clock, prices)
-    await prompt.record(a_policy(), a_usage(minted(clock.now_ms())))  # the prices are known now
-    before = meter.calls["update"]
-    await spread_over_turns(prompt, clock)
-    assert meter.calls["update"] - before > 1
-    await prompt.close()
+    writes = meter.calls["update"] - before
+    assert writes == 1 if linger_ms else writes > 1
+    await metering.close()

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from memory_store import MemoryStore
-from metering.conftest import CATALOGUE, LABELS, MeteringMaker, a_policy, a_usage
+from metering.conftest import CATALOGUE, LABELS, a_policy, a_usage
 from minting import either, minted
 from pricekeeper.clock import Clock, ManualClock, SystemClock
 from pricekeeper.days import org_day
@@ -153,26 +153,6 @@ async def test_what_has_not_changed_is_not_parsed_again(clock: ManualClock) -> N
     clock.advance_ms(live_module.REUSE_MS)
     await live.read([policy.org_id])
     assert tail.work_us - third == live_module.PAGE_US + live_module.RECORD_US
-
-
-async def test_callers_share_a_reading(clock: ManualClock, new_metering: MeteringMaker) -> None:
-    """Within a second, and while it is being made; what this process has counted is in it."""
-    store, policy = CountingStore(clock), a_policy()
-    metering = new_metering(store, clock)
-    await metering.record(policy, a_usage())
-    await asyncio.gather(*(metering.live.read([policy.org_id]) for _ in range(20)))
-    calls = store.reads
-    await metering.live.read([policy.org_id])
-    assert store.reads == calls
-    await metering.record(policy, a_usage())
-    reading = await metering.live.read([policy.org_id])
-    assert store.reads > calls
-    (sums,) = {sum(c.requests for c in s.values()) for s in reading.found[policy.org_id].values()}
-    assert sums == 2
-    calls = store.reads
-    clock.advance_ms(live_module.REUSE_MS)
-    await metering.live.read([policy.org_id])
-    assert store.reads > calls
 
 
 async def test_who_asks_all_the_time_takes_a_part_of_the_processor(

@@ -8,7 +8,7 @@ import pytest
 
 from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, QuickClock, a_policy, a_usage, stored
-from metering.scripted_store import Held, ScriptedStore, reply_lost
+from metering.scripted_store import ScriptedStore, reply_lost
 from minting import minted
 from pricekeeper.clock import LEAP_MS_MAX, ManualClock
 from pricekeeper.errors import InvalidValueError, RequestIdReusedError, StoreUnavailableError
@@ -189,27 +189,6 @@ async def test_a_lost_reply_is_known_again_by_its_nonce(
     assert {len(nonce) for nonce in nonces} == {NONCE_BYTES}
     await metering.close()
     await other.close()
-
-
-async def test_many_callers_on_one_page_share_writes(
-    memory: MemoryStore, clock: ManualClock, policy: Policy
-) -> None:
-    """One write is under way; who comes meanwhile goes into the next, in one piece."""
-    wire = ScriptedStore(memory)
-    metering, held = new_instance(wire, clock), Held()
-    wire.script.append(held)
-    first = asyncio.create_task(metering.record(policy, a_usage(minted(clock.now_ms()))))
-    await held.reached.wait()
-    others = [
-        asyncio.create_task(metering.record(policy, a_usage(minted(clock.now_ms()))))
-        for _ in range(60)
-    ]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    held.let_go.set()
-    await asyncio.gather(first, *others)
-    assert len(wire.sent) == 2
-    await metering.close()
 
 
 def test_when_an_answer_is_late() -> None:

@@ -23,14 +23,14 @@ def test_nothing_is_known_before_a_total_was_read() -> None:
 
 
 def test_what_was_counted_since_is_added_to_what_was_read() -> None:
-    """A newer total contains earlier records; they are not added again."""
+    """A newer total contains all up to and including its moment; that is not added again."""
     running = RunningTotals()
     running.rebase(ACCOUNT, total(10, as_of_ms=5_000), 0)
     for at_ms in (6_000, 7_000, 8_000):
         running.count(ACCOUNT, ONE, at_ms)
     assert running.total(ACCOUNT) == total(13, 5_000)
-    running.rebase(ACCOUNT, total(12, as_of_ms=7_500), 0)
-    assert running.total(ACCOUNT) == total(13, 7_500)
+    running.rebase(ACCOUNT, total(12, as_of_ms=7_000), 0)
+    assert running.total(ACCOUNT) == total(13, 7_000)
     running.rebase(ACCOUNT, total(20, as_of_ms=9_000), 0)
     assert running.total(ACCOUNT) == total(20, 9_000)
 

@@ -29,18 +29,6 @@ async def test_totals_are_one_read_and_as_old_as_they_say(
     assert all(total.as_of_ms >= before_ms for total in totals.values())
 
 
-async def test_live_totals_are_what_was_posted_until_now(
-    metering: Metering, policy: Policy, clock: ShiftedClock
-) -> None:
-    """Without any aggregation."""
-    for _ in range(5):
-        await metering.record(policy, a_usage())
-    asked_ms = clock.now_ms()
-    totals = await metering.read_totals(policy.scope_key, LABELS, today(clock), live=True)
-    assert [total.requests for total in totals.values()] == [5, 0, 0]
-    assert all(total.as_of_ms >= asked_ms for total in totals.values())
-
-
 async def test_a_quiet_scope_is_as_fresh_as_the_last_aggregation(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
