@@ -9,7 +9,7 @@ import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.activity.event import Flip
-from pricekeeper.clock import Clock, ManualClock
+from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     CancellationReason,
     ConditionFailedError,
@@ -68,9 +68,13 @@ def epoch_ms(moment: str) -> int:
 class World:
     """One store, and as many instances of the service as a test needs."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
+        self.org = Client(OrgId(str(uuid.uuid4())))
+        """An organisation that no other test has used: the engine's tables outlive a test."""
+        self.app = Client(self.org.org_id, APP)
+        self.other_app = Client(self.org.org_id, AppId("batch"))
         self.instances: list[Selector] = []
         self.meterings: list[Metering] = []
         self.noted: list[Flip] = []
@@ -179,16 +183,5 @@ async def world(store: Store, clock: SettableClock) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def org() -> Client:
-    """Name an organisation that no other test has used: the engine's tables outlive a test."""
-    return Client(OrgId(str(uuid.uuid4())))
-
-
-@pytest.fixture
-def app(org: Client) -> Client:
-    return Client(org.org_id, APP)
-
-
-@pytest.fixture
-def other_app(org: Client) -> Client:
-    return Client(org.org_id, AppId("batch"))
+def app() -> Client:
+    return Client(OrgId(str(uuid.uuid4())), APP)

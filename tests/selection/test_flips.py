@@ -9,7 +9,7 @@ from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.errors import OutcomeUnknownError, QuotaExceededError, StoreUnavailableError
 from pricekeeper.selection import Reason, Selector
 from pricekeeper.storage import Item, Key, Store, Table
-from pricekeeper.tenants import Client, Policy
+from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel
 from selection.conftest import FailingStore, GatedStore, NeverFirst, SettableClock, World
 from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, policy
@@ -47,18 +47,16 @@ async def all_select(instances: Sequence[Selector], mine: Policy) -> set[ModelLa
     return {decision.label for decision in decisions}
 
 
-async def test_twenty_instances_flip_once_per_step_and_agree(
-    world: World, clock: SettableClock, app: Client
-) -> None:
+async def test_twenty_instances_flip_once_per_step_and_agree(world: World) -> None:
     """All have read that the quota is exceeded before the first of them writes."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     meeting = MeetingStore(world.store, INSTANCES)
     instances = [world.instance(meeting) for _ in range(INSTANCES)]
     steps = [(PREMIUM, 1_000, STANDARD, 1), (STANDARD, 500, ECONOMY, 2)]
     for flips, (label, spent, following, index) in enumerate(steps, start=1):
         await world.spend(mine, {label: spent})
         meeting.meet_again()
-        clock.advance_ms(BEYOND_ANY_CACHE_MS)
+        world.clock.advance_ms(BEYOND_ANY_CACHE_MS)
 
         assert await all_select(instances, mine) == {following}
 
@@ -69,11 +67,9 @@ async def test_twenty_instances_flip_once_per_step_and_agree(
         assert sum(one.meter.flips_lost for one in instances) == flips * (INSTANCES - 1)
 
 
-async def test_whoever_loses_a_flip_adopts_the_winners_without_reading_again(
-    world: World, app: Client
-) -> None:
+async def test_whoever_loses_a_flip_adopts_the_winners_without_reading_again(world: World) -> None:
     """The failed condition brings the item along, even if it is further down the chain."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     await world.spend(mine, {PREMIUM: 1_000})
     gate = GatedStore(world.store)
     slow = world.instance(gate)
@@ -98,10 +94,10 @@ async def test_whoever_loses_a_flip_adopts_the_winners_without_reading_again(
     ],
 )
 async def test_the_chain_runs_down_and_starts_anew_at_local_midnight(
-    world: World, clock: SettableClock, app: Client, zone: str, starts: str, ends: str
+    world: World, clock: SettableClock, zone: str, starts: str, ends: str
 ) -> None:
     """Premium, standard, economy, exhausted; to the millisecond, also when the clocks change."""
-    mine = policy(client=app, timezone=zone)
+    mine = policy(client=world.app, timezone=zone)
     instance = world.instance()
     clock.set(starts)
     for label, spent, following in (
@@ -110,17 +106,17 @@ async def test_the_chain_runs_down_and_starts_anew_at_local_midnight(
         (STANDARD, 500, ECONOMY),
     ):
         await world.spend(mine, {label: spent})
-        clock.advance_ms(BEYOND_ANY_CACHE_MS)
+        world.clock.advance_ms(BEYOND_ANY_CACHE_MS)
         assert (await instance.select(mine)).label == following
     await world.spend(mine, {ECONOMY: 200})
 
     clock.set(ends)
-    clock.jump_ms(-1)
+    world.clock.jump_ms(-1)
     with pytest.raises(QuotaExceededError) as caught:
         await instance.select(mine)
-    assert caught.value.resets_at_ms == clock.now_ms() + 1
+    assert caught.value.resets_at_ms == world.clock.now_ms() + 1
 
-    clock.jump_ms(1)
+    world.clock.jump_ms(1)
     decision = await instance.select(mine)
     assert (decision.label, decision.choice.reason) == (PREMIUM, Reason.NORMAL)
     assert decision.org_local_time.strftime("%H:%M:%S") == "00:00:00"
@@ -131,9 +127,9 @@ async def test_the_chain_runs_down_and_starts_anew_at_local_midnight(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_reply_is_harmless(world: World, app: Client, applied: bool) -> None:
+async def test_a_lost_reply_is_harmless(world: World, applied: bool) -> None:
     """The flip is sent again: it is made then, or found to be there. It is never made twice."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     await world.spend(mine, {PREMIUM: 1_000})
     failing = FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied)
     instance = world.instance(failing)
@@ -147,11 +143,9 @@ async def test_a_lost_reply_is_harmless(world: World, app: Client, applied: bool
     assert instance.meter.flips_lost == (1 if applied else 0)
 
 
-async def test_a_lost_reply_that_brings_the_item_along_needs_no_second_flip(
-    world: World, app: Client
-) -> None:
+async def test_a_lost_reply_that_brings_the_item_along_needs_no_second_flip(world: World) -> None:
     """A store that sent the flip again met the flip itself."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     await world.spend(mine, {PREMIUM: 1_000})
     seen = {
         "active_model_label": STANDARD,
@@ -168,11 +162,9 @@ async def test_a_lost_reply_that_brings_the_item_along_needs_no_second_flip(
     assert await world.sticky_item(mine) == {}
 
 
-async def test_a_flip_that_the_store_refuses_does_not_stand_in_the_way(
-    world: World, clock: SettableClock, app: Client
-) -> None:
+async def test_a_flip_that_the_store_refuses_does_not_stand_in_the_way(world: World) -> None:
     """The exceeded label is not recommended, and the next decision records the flip."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     await world.spend(mine, {PREMIUM: 1_000})
     error = StoreUnavailableError("throttled")
     instance = world.instance(FailingStore(world.store, error, applied=False))
@@ -182,15 +174,18 @@ async def test_a_flip_that_the_store_refuses_does_not_stand_in_the_way(
     assert not decision.choice.sticky_fallback_active
     assert (instance.meter.flips_failed, await world.sticky_item(mine)) == (1, {})
 
-    clock.advance_ms(BEYOND_ANY_CACHE_MS)
+    world.clock.advance_ms(BEYOND_ANY_CACHE_MS)
     assert (await instance.select(mine)).choice.sticky_fallback_active
     assert world.flips() == 1
 
 
 async def test_a_flip_and_a_comeback_are_reported_by_the_instance_that_made_them(
-    world: World, app: Client
+    world: World,
 ) -> None:
-    mine, raised = policy(client=app), policy(client=app, quotas={**QUOTAS, PREMIUM: 2_000})
+    mine, raised = (
+        policy(client=world.app),
+        policy(client=world.app, quotas={**QUOTAS, PREMIUM: 2_000}),
+    )
     await world.spend(mine, {PREMIUM: 1_000})
     instance = world.instance()
     await instance.select(mine)
@@ -199,9 +194,9 @@ async def test_a_flip_and_a_comeback_are_reported_by_the_instance_that_made_them
     assert steps == [("QUOTA_EXCEEDED", PREMIUM, STANDARD), ("QUOTA_RAISED", STANDARD, PREMIUM)]
 
 
-async def test_a_chain_that_keeps_moving_is_not_chased_for_ever(world: World, app: Client) -> None:
+async def test_a_chain_that_keeps_moving_is_not_chased_for_ever(world: World) -> None:
     """After a few lost flips the decision is used without a record."""
-    mine = policy(client=app)
+    mine = policy(client=world.app)
     await world.spend(mine, {PREMIUM: 1_000})
     instance = world.instance(NeverFirst(world.store, Interleaving(0), Faults()))
 
