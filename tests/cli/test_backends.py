@@ -60,13 +60,13 @@ def test_budgets_from_flags(anywhere: Cli) -> None:
     assert shown == [("monthly", "MONTH", 200_000_000, "HARD"), ("hourly", "HOUR", 1, "SOFT")]
     assert answer["configuration"]["quota_enforcement"] == "STRICT"
     picture = " ".join(anywhere("org", "get", ORG).out.split())
-    assert "budgets monthly $200.00 a month; hourly $0.000001 an hour, soft" in picture
+    assert "budget monthly $200.00 a month budget hourly $0.000001 an hour, soft" in picture
     assert "quotas are STRICT" in picture
 
     app = anywhere.ok("app", "put", ORG, "chat", "--name", "Chat", "--budget", "day=DAY:1")
     assert [budget["name"] for budget in app["configuration"]["budgets"]] == ["day"]
     picture = " ".join(anywhere("app", "get", ORG, "chat").out.split())
-    assert "budgets day $1.00 a day" in picture
+    assert "budget day $1.00 a day" in picture
     assert "monthly" not in picture
 
     answer = anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--advisory")
@@ -107,7 +107,7 @@ def test_a_budget_from_a_flag_goes_over_the_files(anywhere: Cli) -> None:
     assert settings["quota_enforcement"] == "STRICT"
     picture = " ".join(anywhere("org", "get", ORG).out.split())
     told = "teams $3.00 an hour, of premium + economy, per team, soft, alerts at 80% 100%"
-    assert f"budgets {told}; weekly" in picture
+    assert f"budget {told} budget weekly" in picture
     assert anywhere.ok(*put, "--budget", "teams=DAY:1:hard")["configuration"]["budgets"][0] == {
         **teams,
         "window": "DAY",
@@ -279,8 +279,8 @@ def test_pictures_show_what_matters(anywhere: Cli) -> None:
     anywhere.register()
     anywhere.become(CHAT)
     for words, wanted in {
-        ("org", "get", ORG): ["Acme", "Europe/Berlin", "premium $50.00", "economy $0.50"],
-        ("app", "get", ORG, "chat"): ["Chat", "*:rpm=60/1m", "inherited"],
+        ("org", "get", ORG): ["Acme", "Europe/Berlin", "quota premium", "$0.50 a day"],
+        ("app", "get", ORG, "chat"): ["Chat", "rate limit *:rpm", "inherited"],
         ("org", "list"): [ORG, "Acme", "$70.50"],
         ("app", "list", ORG): ["chat", "premium > standard > economy"],
         ("usage", "show", ORG, "chat"): ["premium ◂", "$0.00 of $70.50", "0.0 %"],

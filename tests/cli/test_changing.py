@@ -8,7 +8,7 @@ from typing import Any
 from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, told
 from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.clients import set_app, set_org
-from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
+from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals, parse_budget
 
 QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
 RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
@@ -59,7 +59,7 @@ def test_a_cap_is_set_shown_and_removed(anywhere: Cli) -> None:
 
     app = ("app", "get", ORG, "chat")
     assert (cap("org", "get", ORG), cap(*app)) == (8_192, 8_192)
-    assert "longest answer 8,192 tokens inherited" in told(anywhere(*app).out)
+    assert "longest answer 8192 tokens, inherited" in told(anywhere(*app).out)
     done = anywhere("app", "set", ORG, "chat", "--output-cap", "16000")
     assert "longest answer 8192 tokens, inherited -> 16000 tokens" in told(done.out)
     assert cap(*app) == 16_000
@@ -220,9 +220,9 @@ def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) ->
     names = ["a", "b", "c", "d"]
 
     async def add(backend: Backend, name: str) -> None:
-        of_org = OrgFlags(budget=[f"{name}=DAY:1"])
+        of_org = OrgFlags(budget=[parse_budget(f"{name}=DAY:1")])
         await set_org(backend, ORG, flags=of_org, removals=Removals())
-        of_app = AppFlags(budget=[f"{name}=DAY:2"], quota=["premium=1"])
+        of_app = AppFlags(budget=[parse_budget(f"{name}=DAY:2")], quota=[("premium", 1)])
         await set_app(backend, ORG, "chat", flags=of_app, removals=Removals())
 
     async def add_all() -> None:

@@ -17,7 +17,6 @@ from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.operation_command import Reply, Word, operation_command
 from pricekeeper.cli.options import (
     HOW_TO_HIDE,
-    REASON,
     OptionalApp,
     OrgArgument,
     argument,
@@ -29,7 +28,6 @@ from pricekeeper.settings import RETRIEVAL_TOKEN
 from pricekeeper.wire import operations as ops
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.client import Admin, Api
     from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
@@ -154,9 +152,7 @@ def freeze(reply: Reply) -> RenderableType:
     return done(f"{reply['client_id']} is frozen", after)
 
 
-@operation_command(
-    top, "unfreeze", ops.UNFREEZE, status="unfrozen", reason=Word("reason", REASON, required=True)
-)
+@operation_command(top, "unfreeze", ops.UNFREEZE, status="unfrozen")
 def unfreeze(reply: Reply) -> RenderableType:
     """Lift the freeze of an app or an organisation. A frozen organisation's apps stay frozen.
 
@@ -250,26 +246,15 @@ async def end_session(
         raise MisusedError("give --client and --reason together, or neither")
     wanted = _one_client(org, app, client)
     if reason is not None:
-        await _end_as_admin(backend.admin, wanted, session, reason)
+        given = {**wanted._asdict(), "session_id": session, "reason": reason}
+        ending = backend.admin.ask(ops.END_SESSION if session else ops.END_SESSIONS, given)
     else:
-        await _end_as_client(backend.keeper(wanted, itself=True), session)
+        keeper = backend.keeper(wanted, itself=True)
+        ending = keeper.end_session(session) if session else keeper.end_sessions()
+    with hint_if_missing("'pricekeeper sessions list' shows live sessions" if session else ""):
+        await ending
     message = "all sessions have ended" if session is None else f"{session} has ended"
     return Output({"status": "ended", "session_id": session}, done(message))
-
-
-async def _end_as_admin(admin: Admin, client: Client, session: str | None, reason: str) -> None:
-    if session is None:
-        await admin.end_sessions(client.org_id, client.app_id, reason=reason)
-    else:
-        await admin.end_session(client.org_id, client.app_id, session_id=session, reason=reason)
-
-
-async def _end_as_client(keeper: Api, session: str | None) -> None:
-    if session is None:
-        await keeper.end_sessions()
-    else:
-        with hint_if_missing("'pricekeeper sessions list' shows live sessions"):
-            await keeper.end_session(session)
 
 
 def _one_client(org: str | None, app: str | None, client: str | None) -> Client:

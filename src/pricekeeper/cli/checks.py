@@ -12,7 +12,6 @@ from typing import Final
 
 from pricekeeper.cli.backends import Where
 from pricekeeper.cli.checks_secrets import (
-    Ages,
     administrators_check,
     own_secrets_checks,
     provisioning_key_check,
@@ -21,7 +20,7 @@ from pricekeeper.cli.checks_secrets import (
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.doctor import OTHERS, Checked
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.opening import is_missing_file, open_local_store, store_name
+from pricekeeper.cli.opening import is_missing_file, open_local_store, store_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
@@ -29,11 +28,9 @@ from pricekeeper.errors import PriceKeeperError, StoreFormatError, StoreMisconfi
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import (
-    MEMORY,
     METRICS_PORT,
     TRUSTED_PROXIES,
     Settings,
-    SqliteLocation,
     unknown_settings,
 )
 from pricekeeper.storage import (
@@ -74,17 +71,15 @@ async def check_store(target: Where) -> AsyncIterator[Checked]:
     yield Checked("settings", "OK", f"store: {store_name(settings)}")
     for text in unknown_settings(os.environ):
         yield Checked("settings", "WARN", text, "correct its name, or unset it")
-    yield _models(settings)
-    yield provisioning_key_check(settings)
-    yield _proxies(settings)
-    yield _metrics(settings)
+    for check in (_models, provisioning_key_check, _proxies, _metrics):
+        yield check(settings)
     clock = SystemClock()
-    async for check in own_secrets_checks(settings, clock):
-        yield check
-    for check in _disk(settings):
-        yield check
-    async for check in _check_store(settings, TrustedClock(clock)):
-        yield check
+    async for checked in own_secrets_checks(settings, clock):
+        yield checked
+    for checked in _disk(settings):
+        yield checked
+    async for checked in _check_store(settings, TrustedClock(clock)):
+        yield checked
     yield await clock_check(clock)
     yield _file_clock(settings, clock)
 
@@ -130,10 +125,8 @@ def _metrics(settings: Settings) -> Checked:
 
 
 def _disk(settings: Settings) -> Iterator[Checked]:
-    folders = {settings.data_dir}
-    match settings.store:
-        case SqliteLocation(path) if path != MEMORY:
-            folders.add(Path(path).parent)
+    path = store_file(settings)
+    folders = {settings.data_dir} if path is None else {settings.data_dir, path.parent}
     disks = {folder.stat().st_dev: folder for folder in map(_existing, folders)}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free
@@ -176,14 +169,14 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             with StrangeItems() as strange:
                 yield await _check_aggregation(store, clock)
                 yield await administrators_check(settings, store, clock)
-                yield secrets_check(await read_stored_secrets(store, clock))
+                yield (await read_stored_secrets(store, clock)).check
             yield _stored_items(strange)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
         yield Checked("store", "FAIL", str(error), "check its location, permissions, credentials")
-    match settings.store:
-        case SqliteLocation(path) if path != MEMORY:
-            yield _store_file(path)
+    path = store_file(settings)
+    if path is not None:
+        yield _store_file(path)
 
 
 async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
@@ -262,14 +255,6 @@ def _distance(ahead_ms: int) -> str:
     return f"{abs(ahead_ms) // 1000:,} s {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
-def secrets_check(ages: Ages) -> Checked:
-    """Check whether secrets should be rotated."""
-    fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
-    return Checked(
-        "client secrets", "WARN" if ages.old else "OK", ages.summary, fix if ages.old else ""
-    )
-
-
 def _stored_items(strange: StrangeItems) -> Checked:
     if not strange.counts:
         return Checked("stored items", "OK", "all items of clients can be read")
@@ -279,9 +264,9 @@ def _stored_items(strange: StrangeItems) -> Checked:
     )
 
 
-def _store_file(path: str) -> Checked:
+def _store_file(path: Path) -> Checked:
     """Check that only its owner can read the store."""
-    if Path(path).stat().st_mode & OTHERS:
+    if path.stat().st_mode & OTHERS:
         return Checked("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
     return Checked("store file", "OK", "only its owner can read it")
 

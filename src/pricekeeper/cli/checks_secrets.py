@@ -108,10 +108,8 @@ async def administrators_check(settings: Settings, store: Store, clock: Clock) -
     ends = [key.expires_at_epoch for key in counting]
     lasting = [end for end in ends if end is None or end - now_epoch > SOON_DAYS * _DAY_SECS]
     if settings.provisioning_key is None and not lasting:
-        fix = f"make another before that: {HOW_TO_MAKE_A_ROOT}"
-        return Checked(
-            name, "WARN", f"{text}, the last of which expires within {SOON_DAYS} days", fix
-        )
+        text += f", the last of which expires within {SOON_DAYS} days"
+        return Checked(name, "WARN", text, f"make another before that: {HOW_TO_MAKE_A_ROOT}")
     return Checked(name, "OK", text)
 
 
@@ -149,6 +147,13 @@ class Ages:
         more = [f"{len(oldest) - NAMED_MAX} more"] if len(oldest) > NAMED_MAX else []
         names = f": {', '.join(named + more)}" if named else ""
         return f"{len(oldest) or 'none'} older than {AGE_DAYS_MAX} days, of {looked}{names}"
+
+    @property
+    def check(self) -> Checked:
+        if not self.old:
+            return Checked("client secrets", "OK", self.summary)
+        fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
+        return Checked("client secrets", "WARN", self.summary, fix)
 
 
 async def read_stored_secrets(store: Store, clock: Clock) -> Ages:

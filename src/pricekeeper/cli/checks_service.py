@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 
 from pricekeeper.cli.backends import Where
-from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check, secrets_check
+from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check
 from pricekeeper.cli.checks_secrets import read_served_secrets
 from pricekeeper.cli.doctor import Checked
 from pricekeeper.cli.drawing import plain
@@ -73,7 +73,7 @@ async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
         async with Admin(url, key) as admin:
             found = plain(await admin.list_orgs())
             yield Checked("provisioning key", "OK", f"accepted; {len(found)} organisations")
-            yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
+            yield (await read_served_secrets(admin, found, SystemClock())).check
     except ServiceError as error:
         yield Checked("provisioning key", "FAIL", str(error), "use a key of this service")
 
@@ -84,9 +84,8 @@ async def _check_credentials(url: str, client_id: str, secret: str) -> Checked:
         async with Api(url, client_id, secret) as keeper:
             await keeper.sessions()
     except PriceKeeperError as error:
-        return Checked(
-            "credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim"
-        )
+        fix = "pricekeeper credentials rotate, and claim"
+        return Checked("credentials", "FAIL", str(error), fix)
     return Checked("credentials", "OK", f"{client_id} can log in")
 
 

@@ -13,16 +13,14 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command
-from pricekeeper.cli.differences import differences, drawn_changes, lines_in_force
+from pricekeeper.cli.differences import NAMES, differences, drawn_changes, lines_in_force
 from pricekeeper.cli.drawing import (
     Facts,
     Section,
-    budgets,
     claim_hint,
     done,
     frozen_since,
     plain,
-    rate_limits,
     to_paste,
     usd,
 )
@@ -190,39 +188,18 @@ def _shown(reply: Reply) -> RenderableType:
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
     settings = answer["configuration"]
-    inherited = set(answer.get("inherited_fields", ()))
-    name = answer.get("app_name") or answer["org_name"]
-    status = f"  {answer['status']}" if "status" in answer else ""
-
-    def line(field: str, text: str) -> Text:
-        return Text.assemble(text, ("  inherited", "dim") if field in inherited else "")
-
     about: dict[str, str | Text] = {"organisation": answer["org_id"]}
     if "app_id" in answer:
         about["app"] = answer["app_id"]
-    about |= {
-        "client id": answer["client_id"],
-        "timezone": settings["timezone"],
-        "quota scope": settings["quota_scope"],
-        "order": line("model_ordering", " > ".join(settings["model_ordering"])),
-        "quotas a day": line(
-            "quotas", "  ".join(f"{label} {usd(n)}" for label, n in settings["quotas"].items())
-        ),
-        "rate limits": line("rate_limits", rate_limits(settings["rate_limits"]) or "none"),
-        "sessions": line("session_limit", f"{settings['session_limit']} at most"),
-        "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
-    }
-    if cap := settings.get("max_output_tokens_cap"):
-        about["longest answer"] = line("max_output_tokens_cap", f"{cap:,} tokens")
-    if enforcement := settings.get("quota_enforcement"):
-        about["quotas are"] = enforcement
-    if listed := settings.get("budgets"):
-        about["budgets"] = budgets(listed)
-    if tag_keys := settings.get("tag_keys"):
-        about["totals by tag"] = ", ".join(tag_keys)
+    about["client id"] = answer["client_id"]
+    about |= {"timezone": settings["timezone"], "quota scope": settings["quota_scope"]}
+    lines = lines_in_force(answer).items()
+    about |= {harmless(title): text for (field, title), text in lines if field not in NAMES}
     if frozen := answer.get("frozen"):
         about["frozen"] = frozen_since(frozen)
-    heading = Text.assemble((harmless(name), "bold"), (harmless(status), "green"))
+    name, status = answer.get("app_name") or answer["org_name"], answer.get("status", "")
+    heading = Text.assemble((harmless(name), "bold"), "  ", (harmless(status), "green"))
+    heading.rstrip()
     return Section(heading, Facts(about), *claim_hint(answer.get("secret_retrieval")))
 
 

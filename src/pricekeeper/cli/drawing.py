@@ -6,7 +6,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,20 +129,6 @@ def frozen_since(frozen: Mapping[str, str] | None) -> Text:
         return Text()
     whole = "its organisation, " if frozen["scope"] == "ORG" else ""
     return Text.assemble((f"{whole}since {moment(frozen['at'])}: ", "red"), frozen["reason"])
-
-
-def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
-    """Rate limits as on the command line."""
-    return "  ".join(
-        f"{label}:{name}={rate(limit)}"
-        for label, named in limits.items()
-        for name, limit in named.items()
-    )
-
-
-def budgets(listed: Sequence[Mapping[str, Any]]) -> str:
-    """Format budgets."""
-    return "; ".join(f"{one['name']} {budget_terms(one, usd)}" for one in listed)
 
 
 def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:

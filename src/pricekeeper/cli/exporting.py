@@ -31,7 +31,7 @@ from pricekeeper.settings import (
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.export import Exporter, Manifest, Progress
+    from pricekeeper.export import Manifest, Progress
 
     Observe = Callable[[Progress], Awaitable[None]]
 
@@ -66,7 +66,13 @@ async def export(
 
     [dim]pricekeeper export --from 2026-01-01 --to 2026-01-31 --into s3://bucket/usage[/dim]
     """
-    from pricekeeper.export import Exporter, FileFormat, open_destination  # noqa: PLC0415
+    from pricekeeper.export import (  # noqa: PLC0415
+        DailyExports,
+        Exporter,
+        ExportState,
+        FileFormat,
+        open_destination,
+    )
 
     days = _days(day, first, last)
     location = _location(settings, into)
@@ -76,31 +82,20 @@ async def export(
         destination = open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
         try:
             with _shown_progress() as observe:
-                exporter = Exporter(
-                    store,
-                    clock,
-                    destination,
-                    file_format=FileFormat(file_format),
-                    observe=observe,
-                )
+                kind, daily = FileFormat(file_format), DailyExports(store, clock, settings)
+                exporter = Exporter(store, clock, destination, file_format=kind, observe=observe)
                 for one in days:
                     manifest = await exporter.export_day(one, org)
                     manifests.append(manifest)
-                    if org is None and manifest.is_final and location == settings.export_to:
-                        await _note_exported(store, clock, settings, exporter, one)
+                    counts = org is None and manifest.is_final and location == settings.export_to
+                    if counts and await daily.find_next_day(exporter) == one:
+                        await ExportState(store).advance(one)
         finally:
             await destination.close()
-    return _output(manifests, into or _name(location))
-
-
-async def _note_exported(
-    store: Any, clock: Any, settings: Settings, exporter: Exporter, day: str
-) -> None:
-    """Tell the daily job of this day, if all earlier ones are exported."""
-    from pricekeeper.export import DailyExports, ExportState  # noqa: PLC0415
-
-    if await DailyExports(store, clock, settings).find_next_day(exporter) == day:
-        await ExportState(store).advance(day)
+    answer = {"into": into or _name(location), "days": [_answer(one) for one in manifests]}
+    lines = Text("\n").join(map(_line, manifests)).append(f"\n  in {answer['into']}", "dim")
+    equal = all(one.totals_equal_records for one in manifests)
+    return Output(answer, lines, exits.OK if equal else exits.FAILED)
 
 
 def _days(day: datetime | None, first: datetime | None, last: datetime | None) -> list[str]:
@@ -152,14 +147,6 @@ def _shown_progress() -> Iterator[Observe]:
             )
 
         yield show
-
-
-def _output(manifests: list[Manifest], into: str) -> Output:
-    lines = Text("\n").join(_line(manifest) for manifest in manifests)
-    lines.append(f"\n  in {into}", "dim")
-    answer = {"into": into, "days": [_answer(manifest) for manifest in manifests]}
-    differs = any(not manifest.totals_equal_records for manifest in manifests)
-    return Output(answer, lines, exits.FAILED if differs else exits.OK)
 
 
 def _answer(manifest: Manifest) -> dict[str, Any]:

@@ -73,12 +73,18 @@ def _require_store(settings: Settings) -> None:
         raise StoreMisconfiguredError(f"there is no store at {store_name(settings)}")
 
 
-def is_missing_file(settings: Settings) -> bool:
-    """Whether opening the store would create its file."""
+def store_file(settings: Settings) -> Path | None:
+    """The store's file, if it is one."""
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
-            return not Path(path).exists()
-    return False
+            return Path(path)
+    return None
+
+
+def is_missing_file(settings: Settings) -> bool:
+    """Whether opening the store would create its file."""
+    path = store_file(settings)
+    return path is not None and not path.exists()
 
 
 def store_name(settings: Settings) -> str:

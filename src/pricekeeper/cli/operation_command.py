@@ -31,8 +31,6 @@ from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.options import (
     APP,
     APP_OR_ORG,
-    AUTHORIZATION,
-    AUTHORIZATIONS_HINT,
     CHANNEL,
     CHANNELS_HINT,
     ORG,
@@ -55,8 +53,6 @@ class Word:
     """An `argument` or an `option`."""
     kind: Any = str
     default: Any = None
-    required: bool = False
-    """Even if the operation does not require it."""
     send: Callable[[Any], Any] = lambda given: given
     hint: str = ""
     """Where a person finds one, if there is no such."""
@@ -64,11 +60,13 @@ class Word:
     def parameter(self, *, required: bool = False) -> inspect.Parameter:
         if self.default is not None:
             return keyword(self.name, Annotated[self.kind, self.how], self.default)
-        if required or self.required:
+        if required:
             return keyword(self.name, Annotated[self.kind, self.how])
         return keyword(self.name, Annotated[self.kind | None, self.how], None)
 
 
+CONTAINMENT: Final = "containment"
+"""The tag of operations that a command asks a reason for, also where the API asks for none."""
 _GRACE: Final = option("--grace-hours", "How long the old one still works.", min=0, max=168)
 _REQUIRED: Final[Mapping[str, Word]] = {
     "org_id": Word("org", ORG),
@@ -78,7 +76,11 @@ _REQUIRED: Final[Mapping[str, Word]] = {
         argument("KEY_ID", "As 'admin-keys list' shows it."),
         hint="'pricekeeper admin-keys list' shows all keys",
     ),
-    "authorization_id": Word("authorization_id", AUTHORIZATION, hint=AUTHORIZATIONS_HINT),
+    "authorization_id": Word(
+        "authorization_id",
+        argument("ID", "The authorization's id."),
+        hint="'pricekeeper authorizations list' shows open and unsettled ones",
+    ),
     "request_id": Word("request_id", argument("REQUEST_ID", "The id of a usage record.")),
     "channel": Word("name", CHANNEL, hint=CHANNELS_HINT),
     "model_label": Word("label", argument("LABEL", "The model label to use.")),
@@ -140,6 +142,7 @@ def operation_command(
     fields = msgspec.structs.fields(narrow.body) if narrow.body else ()
     needed = dict.fromkeys(_in_path(narrow), False) | dict.fromkeys(_in_path(wide), True)
     needed |= {one.name: one.required for one in narrow.query}
+    needed |= {"reason": True} if narrow.tag == CONTAINMENT else {}
     needed |= {one.name: one.required for one in fields}
     sent = dict[str, Word]()
     for field, required in needed.items():

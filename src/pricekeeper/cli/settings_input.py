@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -33,14 +34,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _MICROS_PER_USD: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsFile:
-    """The fields of a settings file."""
-
-    fields: Mapping[str, Any]
-
-
-def read_settings_file(path: str) -> SettingsFile:
+def read_settings_file(path: str) -> dict[str, Any]:
     """Read a file, or stdin for ``-``."""
     from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
@@ -54,7 +48,7 @@ def read_settings_file(path: str) -> SettingsFile:
         raise MisusedError(f"--file {path}: correct this: {error}") from error
     if not isinstance(found, dict):
         raise MisusedError(f"--file {path}: write fields, one a line, as name: value")
-    return SettingsFile(found)
+    return found
 
 
 def _read_stdin() -> str:
@@ -65,9 +59,64 @@ def _read_stdin() -> str:
 
 # Read before the event loop runs: inside it the first ctrl-c would have no effect.
 FileOption = Annotated[
-    SettingsFile | None,
+    Any,
     option("--file -f FILE", "Settings in YAML; - reads stdin.", parser=read_settings_file),
 ]
+
+
+def parse_names(text: str) -> list[str]:
+    """Parse ``a,b``; empty is none."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse_quota(text: str) -> tuple[str, int]:
+    """Parse ``LABEL=USD`` into micro-dollars."""
+    label, separator, dollars = text.partition("=")
+    micros = _micros(dollars)
+    if not separator or micros is None:
+        raise MisusedError(
+            f"--quota {text}: write LABEL=USD, such as premium=25 or economy=0.5, "
+            "with at most six decimals"
+        )
+    return label, micros
+
+
+def parse_budget(text: str) -> dict[str, Any]:
+    """Parse ``NAME=WINDOW:USD[:soft]``."""
+    matched = _BUDGET.fullmatch(text)
+    micros = None if matched is None else _micros(matched["dollars"])
+    if matched is None or micros is None:
+        raise MisusedError(
+            f"--budget {text}: write NAME=WINDOW:USD, such as monthly=MONTH:200 or "
+            "hourly=HOUR:0.5:soft, with at most six decimals"
+        )
+    window, enforcement = matched["window"].upper(), matched["enforcement"]
+    budget = {"name": matched["name"], "window": window, "limit_usd_micros": micros}
+    return budget if enforcement is None else {**budget, "enforcement": enforcement.upper()}
+
+
+def parse_rate_limit(text: str) -> dict[str, dict[str, Any]]:
+    """Parse ``LABEL:NAME=N/PERIOD[/CAPACITY]``."""
+    matched = _LIMIT.fullmatch(text)
+    if matched is None:
+        raise MisusedError(f"--rate-limit {text}: write LABEL:NAME=N/PERIOD, such as *:rpm=60/1m")
+    amount = int(matched["amount"])
+    limit = {
+        "capacity": int(matched["capacity"] or amount),
+        "refill_amount": amount,
+        "refill_period_ms": int(matched["count"] or 1) * _UNITS_MS[matched["unit"]],
+    }
+    return {matched["label"]: {matched["name"]: limit}}
+
+
+def _micros(dollars: str) -> int | None:
+    """Dollars; ``None`` for no amount, or over six decimals."""
+    try:
+        micros = Decimal(dollars) * _MICROS_PER_USD
+        exact = micros.is_finite() and micros == int(micros) and micros >= 0
+    except (InvalidOperation, OverflowError):
+        return None
+    return int(micros) if exact else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +125,20 @@ class AppFlags:
 
     name: Annotated[str | None, option("--name", "Its name for people.")] = None
     order: Annotated[
-        str | None, option("--order LABELS", "Model labels, first choice first: a,b,c.")
+        Any,
+        option("--order LABELS", "Model labels, first choice first: a,b,c.", parser=parse_names),
     ] = None
     quota: Annotated[
-        list[str] | None, option("--quota LABEL=USD", "Dollars a day for a label; repeatable.")
+        list[Any] | None,
+        option("--quota LABEL=USD", "Dollars a day for a label; repeatable.", parser=parse_quota),
     ] = None
     rate_limit: Annotated[
-        list[str] | None,
+        list[Any] | None,
         option(
             "--rate-limit LABEL:NAME=N/PERIOD",
             "A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
             "(the last number is the capacity); repeatable.",
+            parser=parse_rate_limit,
         ),
     ] = None
     session_limit: Annotated[
@@ -99,24 +151,25 @@ class AppFlags:
         option("--tight-pct", "Percentage of a quota at which mode becomes TIGHT, 50 to 100."),
     ] = None
     budget: Annotated[
-        list[str] | None,
+        list[Any] | None,
         option(
             "--budget NAME=WINDOW:USD",
             "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200. "
             "With :soft at the end it denies nothing. Repeatable.",
+            parser=parse_budget,
         ),
     ] = None
 
     def fields(self) -> dict[str, Any]:
         return {
             "app_name": self.name,
-            "model_ordering": parse_order(self.order),
-            "quotas": parse_quotas(self.quota),
-            "rate_limits": parse_rate_limits(self.rate_limit),
+            "model_ordering": self.order,
+            "quotas": dict(self.quota) if self.quota else None,
+            "rate_limits": reduce(_merged, self.rate_limit) if self.rate_limit else None,
             "session_limit": self.session_limit,
             "max_output_tokens_cap": self.output_cap,
             "tight_mode_threshold_pct": self.tight_pct,
-            "budgets": parse_budgets(self.budget),
+            "budgets": _merged_budgets((), self.budget) if self.budget else None,
         }
 
 
@@ -129,10 +182,11 @@ class OrgFlags(AppFlags):
     ] = None
     scope: Annotated[str | None, option("--scope ORG|APP", "Whether apps share the quotas.")] = None
     tag_keys: Annotated[
-        str | None,
+        Any,
         option(
             "--tag-keys NAMES",
             "Tags to total spend by, at most 4: team,feature.",
+            parser=parse_names,
         ),
     ] = None
     strict: Annotated[bool, option("--strict", "Enforce daily quotas as hard budgets.")] = False
@@ -141,14 +195,16 @@ class OrgFlags(AppFlags):
     )
 
     def fields(self) -> dict[str, Any]:
+        if self.strict and self.advisory:
+            raise MisusedError("--strict and --advisory: give one of them")
         shared = super().fields()
         return {
             "org_name": shared.pop("app_name"),
             **shared,
             "timezone": self.timezone,
             "quota_scope": self.scope,
-            "tag_keys": parse_tag_keys(self.tag_keys),
-            "quota_enforcement": parse_enforcement(strict=self.strict, advisory=self.advisory),
+            "tag_keys": self.tag_keys,
+            "quota_enforcement": "STRICT" if self.strict else "ADVISORY" if self.advisory else None,
         }
 
 
@@ -245,9 +301,9 @@ def _absent(flag: str, name: str, there: Iterable[str]) -> MisusedError:
     return MisusedError(f"{flag} {name}: not found; choose one of: {', '.join(there) or 'none'}")
 
 
-def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_body(file: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """A PUT's body: the file's fields, with flags over them."""
-    body = {} if file is None else dict(file.fields)
+    body = dict(file or {})
     for name, value in given.items():
         if value is not None:
             merged = _merged_budgets if name == "budgets" else _merged
@@ -272,94 +328,6 @@ def _merged_budgets(old: Any, new: Sequence[Mapping[str, Any]]) -> list[Any]:
         change = changes.pop(name, None) if isinstance(name, str) else None
         merged.append(budget if change is None else {**budget, **change})
     return [*merged, *changes.values()]
-
-
-def parse_order(text: str | None) -> list[str] | None:
-    """Parse ``a,b,c``."""
-    return None if text is None else [label.strip() for label in text.split(",")]
-
-
-def parse_tag_keys(text: str | None) -> list[str] | None:
-    """Parse ``a,b``; empty is no tag."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
-    """Parse each ``LABEL=USD`` into micro-dollars."""
-    if not texts:
-        return None
-    quotas: dict[str, int] = {}
-    for text in texts:
-        label, separator, dollars = text.partition("=")
-        micros = _micros(dollars)
-        if not separator or micros is None:
-            raise MisusedError(
-                f"--quota {text}: write LABEL=USD, such as premium=25 or economy=0.5, "
-                "with at most six decimals"
-            )
-        quotas[label] = micros
-    return quotas
-
-
-def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
-    """Parse each ``NAME=WINDOW:USD[:soft]``; the last of a name counts."""
-    if not texts:
-        return None
-    budgets: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        matched = _BUDGET.fullmatch(text)
-        micros = None if matched is None else _micros(matched["dollars"])
-        if matched is None or micros is None:
-            raise MisusedError(
-                f"--budget {text}: write NAME=WINDOW:USD, such as monthly=MONTH:200 or "
-                "hourly=HOUR:0.5:soft, with at most six decimals"
-            )
-        budget = {
-            "name": matched["name"],
-            "window": matched["window"].upper(),
-            "limit_usd_micros": micros,
-        }
-        if matched["enforcement"] is not None:
-            budget["enforcement"] = matched["enforcement"].upper()
-        budgets[matched["name"]] = budget
-    return list(budgets.values())
-
-
-def parse_enforcement(*, strict: bool, advisory: bool) -> str | None:
-    """The enforcement of quotas, if stated."""
-    if strict and advisory:
-        raise MisusedError("--strict and --advisory: give one of them")
-    return "STRICT" if strict else "ADVISORY" if advisory else None
-
-
-def _micros(dollars: str) -> int | None:
-    """Dollars; ``None`` for no amount, or over six decimals."""
-    try:
-        micros = Decimal(dollars) * _MICROS_PER_USD
-        exact = micros.is_finite() and micros == int(micros) and micros >= 0
-    except (InvalidOperation, OverflowError):
-        return None
-    return int(micros) if exact else None
-
-
-def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] | None:
-    """Parse each ``LABEL:NAME=N/PERIOD[/CAPACITY]``."""
-    if not texts:
-        return None
-    limits: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        matched = _LIMIT.fullmatch(text)
-        if matched is None:
-            raise MisusedError(
-                f"--rate-limit {text}: write LABEL:NAME=N/PERIOD, such as *:rpm=60/1m"
-            )
-        amount = int(matched["amount"])
-        limits.setdefault(matched["label"], {})[matched["name"]] = {
-            "capacity": int(matched["capacity"] or amount),
-            "refill_amount": amount,
-            "refill_period_ms": int(matched["count"] or 1) * _UNITS_MS[matched["unit"]],
-        }
-    return limits
 
 
 def settings_file(answer: Mapping[str, Any]) -> str:

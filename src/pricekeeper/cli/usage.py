@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -299,7 +299,10 @@ def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
     heading = Text.assemble(
         (usd(spent), "bold"), f" today, by {len(overview['orgs'])} organisations"
     )
-    return Section(heading, rows, *_more(overview["next"]))
+    if overview["next"] is None:
+        return Section(heading, rows)
+    more = f"more: pricekeeper usage show --all --after {overview['next']}"
+    return Section(heading, rows, Text(more, "yellow"))
 
 
 def _draw_client(
@@ -316,8 +319,3 @@ def _draw_client(
             pct_bar(model["quota_pct"], style),
             Text(percent(model["quota_pct"]), style, justify="right"),
         )
-
-
-def _more(behind: str | None) -> Iterable[RenderableType]:
-    if behind is not None:
-        yield Text(f"more: pricekeeper usage show --all --after {behind}", "yellow")

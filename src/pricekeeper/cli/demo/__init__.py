@@ -37,7 +37,9 @@ from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, Settings, SqliteLocation
 from pricekeeper.testing.serving import running_service
 
-__all__ = ["demonstrate"]
+__all__ = ["demo_settings", "demonstrate"]
+
+AGGREGATE_EVERY_SECS: Final = 300
 
 
 def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: bool) -> None:
@@ -87,11 +89,6 @@ def _folder(keep: str | None) -> Iterator[Path]:
         raise MisusedError(f"--keep {keep}: the folder is not empty; name a new one")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-
-
-__all__ = ["demo_settings", "running_service"]
-
-AGGREGATE_EVERY_SECS: Final = 300
 
 
 def demo_settings(folder: Path) -> Settings:
