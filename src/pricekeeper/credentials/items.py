@@ -49,14 +49,6 @@ GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_EN
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The valid hashes at one moment."""
-
-    current: str | None = None
-    previous: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Claimable:
     """The claim that an unused retrieval token allows."""
 
@@ -66,15 +58,14 @@ class Claimable:
     replaces: str | None
 
 
-def held(item: Item, now_epoch: int) -> Held:
-    """The valid hashes on a Config item; an unreadable one is reported and matches nothing."""
+def held(item: Item, now_epoch: int) -> dict[str, str | None]:
+    """The valid hashes on a Config item, by attribute; an unreadable one is reported."""
     typed = TypedItem(CONFIG, item)
     ends_at_epoch = readable(lambda one: one.whole(GRACE_ENDS_AT, None), typed)
     in_grace = ends_at_epoch is not None and ends_at_epoch > now_epoch
-    return Held(
-        readable(lambda one: one.text(SECRET_HASH, None), typed),
-        readable(lambda one: one.text(PREVIOUS_HASH, None), typed) if in_grace else None,
-    )
+    previous = readable(lambda one: one.text(PREVIOUS_HASH, None), typed) if in_grace else None
+    current = readable(lambda one: one.text(SECRET_HASH, None), typed)
+    return {SECRET_HASH: current, PREVIOUS_HASH: previous}
 
 
 def retrieval_key(token: Secret) -> str:

@@ -158,8 +158,7 @@ class Credentials:
             record = await self._tenants.read_record(client)
         except NotFoundError:
             return False
-        held = items.held(record.item, self._now_epoch())
-        return held.current is not None or held.previous is not None
+        return any(items.held(record.item, self._now_epoch()).values())
 
     async def _authenticate(
         self, client: Client, secret: str, *, turn_needed: bool = False
@@ -168,8 +167,7 @@ class Credentials:
             record = await self._tenants.read_record(client)
         except NotFoundError:
             record = None
-        held = items.held({} if record is None else record.item, self._now_epoch())
-        hashes = {items.SECRET_HASH: held.current, items.PREVIOUS_HASH: held.previous}
+        hashes = items.held({} if record is None else record.item, self._now_epoch())
         is_valid = await self._verifier.matches(
             client, client.client_id, hashes, secret, turn_needed=turn_needed
         )
@@ -206,7 +204,7 @@ class Credentials:
         for _ in range(ATTEMPTS_MAX):
             item = (await self._tenants.read_record(client)).item
             key, retrieval, now_epoch = self._new_retrieval(permit)
-            replaced = items.held(item, now_epoch).current
+            replaced = items.held(item, now_epoch)[items.SECRET_HASH]
             claimable = Claimable(key, client, grace_period_hours, replaced)
             if await self._make_claimable(claimable, item, now_epoch, by):
                 self.meter.retrievals_issued += 1

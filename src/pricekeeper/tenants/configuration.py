@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -97,24 +97,9 @@ class AlertSettings(Struct, frozen=True):
 
 
 ALERTS_DEFAULT: Final = AlertSettings()
-
-
 SHARD_COUNT_MAX: Final = 1_024
 """For imported items; settings allow only a few counts."""
-
-
 ANY_LABEL: Final = "*"
-
-INHERITED: Final = (
-    "model_ordering",
-    "quotas",
-    "tight_mode_threshold_pct",
-    "refresh_interval_normal_secs",
-    "refresh_interval_tight_secs",
-    "session_limit",
-    "rate_limits",
-    "max_output_tokens_cap",
-)
 
 
 class QuotaScope(StrEnum):
@@ -179,3 +164,8 @@ class AppSettings:
     rate_limits: RateLimits | None = None
     budgets: tuple[Budget, ...] | None = None
     max_output_tokens_cap: _OutputCap | None = None
+
+
+INHERITED: Final = tuple(
+    one.name for one in fields(AppSettings) if one.name not in {"app_name", "budgets"}
+)

@@ -143,15 +143,14 @@ def _in_life(client_id: str, incarnation: str) -> str:
 
 def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:
     """Return the policy of the organisation itself."""
-    return _policy(client, org, org, org_life=life, own_life=life)
+    return _policy(client, org, org, life, life)
 
 
 def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy | None:
     """The policy of an app without an item; ``None`` if it does not exist."""
     if org.quota_scope is not QuotaScope.ORG:
         return None
-    inherited = _policy(client, org, org, org_life=life, own_life=life)
-    return replace(inherited, inherited_fields=INHERITED, is_registered=False)
+    return _policy(client, org, org, life, life, inherited_fields=INHERITED, is_registered=False)
 
 
 def app_policy(
@@ -163,28 +162,33 @@ def app_policy(
         own.pop("quotas", None)
     effective = replace(org, **own)
     covered = {label: org.quotas.get(label, 0) for label in effective.model_ordering}
-    effective = replace(effective, quotas={**covered, **effective.quotas})
-    return replace(
-        _policy(client, org, effective, org_life=org_life, own_life=app_life),
+    return _policy(
+        client,
+        org,
+        effective,
+        org_life,
+        app_life,
         app_name=app.app_name,
+        quotas={**covered, **effective.quotas},
         budgets=app.budgets or (),
         inherited_fields=tuple(name for name in INHERITED if name not in own),
     )
 
 
 def _policy(
-    client: Client, org: OrgSettings, effective: OrgSettings, *, org_life: Life, own_life: Life
+    client: Client,
+    org: OrgSettings,
+    effective: OrgSettings,
+    org_life: Life,
+    own_life: Life,
+    **own: Any,
 ) -> Policy:
-    settings: dict[str, Any] = {
-        one.name: getattr(effective, one.name) for one in fields(OrgSettings)
-    }
+    settings = {one.name: getattr(effective, one.name) for one in fields(OrgSettings)}
     return Policy(
-        **{**settings, "budgets": ()},
+        **{**settings, "budgets": (), "app_name": None, "inherited_fields": (), **own},
         client=client,
-        app_name=None,
         org_budgets=org.budgets,
         org_rate_limits=org.rate_limits,
-        inherited_fields=(),
         created_at_epoch=own_life.created_at_epoch,
         updated_at_epoch=max(org_life.updated_at_epoch, own_life.updated_at_epoch),
         token_generation=own_life.token_generation,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
@@ -27,7 +27,7 @@ POLICY_AGE_MS_MAX: Final = 29_000
 """Conclusions from a policy are used for another second."""
 POLICIES_MAX: Final = 10_000
 PAGE_MAX: Final = 100
-_Page = TypeVar("_Page", bound="OrgPage | AppPage")
+_Id = TypeVar("_Id", OrgId, AppId)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,11 @@ class ClientRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class OrgPage:
-    """A page of organisations; ``after`` is ``None`` at the end."""
+class ClientPage(Generic[_Id]):
+    """A page of organisations or apps; ``after`` is ``None`` at the end."""
 
     policies: tuple[Policy, ...]
-    after: OrgId | None
-
-
-@dataclass(frozen=True, slots=True)
-class AppPage:
-    """A page of apps; ``after`` is ``None`` at the end."""
-
-    policies: tuple[Policy, ...]
-    after: AppId | None
+    after: _Id | None
     unreadable: tuple[UnreadableItemError, ...] = ()
     """One for each unreadable app, for callers that need all apps."""
 
@@ -146,7 +138,7 @@ class ClientReader:
         limit: int = PAGE_MAX,
         *,
         among: Collection[OrgId] | None = None,
-    ) -> OrgPage:
+    ) -> ClientPage[OrgId]:
         """List all organisations, or those of ``among`` that exist, sorted by id.
 
         A page takes one read, and a query without ``among``.
@@ -161,14 +153,14 @@ class ClientReader:
             org_ids, last = rest[:limit], rest[limit - 1] if len(rest) > limit else ""
         found = await _read_orgs(self._store, org_ids)
         policies, _ = _readable([(Client(org_id), org, org) for org_id, org in found])
-        return OrgPage(policies, OrgId(last) if last else None)
+        return ClientPage(policies, OrgId(last) if last else None)
 
     async def list_org_ids(self, among: Collection[OrgId] | None = None) -> list[OrgId]:
         return await list_org_ids(self._store, among)
 
     async def list_apps(
         self, org_id: OrgId, after: AppId | None = None, limit: int = PAGE_MAX
-    ) -> AppPage:
+    ) -> ClientPage[AppId]:
         """List the apps of an organisation, sorted by id: one read and one query a page."""
         _check_limit(limit)
         client = Client(org_id)
@@ -184,7 +176,7 @@ class ClientReader:
             if items.is_app_of(app, org)
         )
         last = items.app_of(org_id, page.after).app_id if page.after else None
-        return AppPage(policies, last, unreadable)
+        return ClientPage(policies, last, unreadable)
 
     async def read_all(self) -> AsyncIterator[Policy]:
         """Read every readable client: each organisation, followed by its apps."""
@@ -205,8 +197,8 @@ class ClientReader:
 
 
 async def read_pages(
-    read_page: Callable[[Any], Awaitable[_Page]], after: Any = None
-) -> AsyncIterator[_Page]:
+    read_page: Callable[[Any], Awaitable[ClientPage[_Id]]], after: Any = None
+) -> AsyncIterator[ClientPage[_Id]]:
     """Read all pages; each begins behind the one before, so this ends."""
     while True:
         page = await read_page(after)

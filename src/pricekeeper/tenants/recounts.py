@@ -72,14 +72,9 @@ def _account(budget: Budget) -> tuple[object, ...]:
 
 def recount_put(recount: Recount, condition: Condition | None = None) -> Put:
     """Schedule a recount, in place of the client's earlier one."""
-    item = {
-        "PK": _PK,
-        "SK": recount.client.client_id,
-        _DUE: recount.due_ms,
-        _VISIT: recount.visit,
-        _TRIES: recount.tries,
-        EXPIRY: recount.due_ms // 1000 + LIFE_SECS,
-    }
+    state = {_DUE: recount.due_ms, _VISIT: recount.visit, _TRIES: recount.tries}
+    expiry = {EXPIRY: recount.due_ms // 1000 + LIFE_SECS}
+    item = {"PK": _PK, "SK": recount.client.client_id, **state, **expiry}
     return Put(RATE_BUCKETS, item, condition)
 
 
@@ -100,12 +95,13 @@ def recounts_query() -> Query:
 
 def recount_of(item: Mapping[str, Any]) -> Recount | None:
     """Return the recount; an unreadable one is reported, and is ``None``."""
-    return readable(_recount_from, TypedItem(RATE_BUCKETS, item))
+    return readable(_recount_from, item)
 
 
-def _recount_from(typed: TypedItem) -> Recount:
+def _recount_from(item: Mapping[str, Any]) -> Recount:
+    typed = TypedItem(RATE_BUCKETS, item)
     try:
-        client = parse_client_id(str(typed.item["SK"]))
+        client = parse_client_id(str(item["SK"]))
     except InvalidValueError as error:
         raise typed.report_unreadable("its sort key names no client") from error
     return Recount(client, typed.whole(_DUE), typed.whole(_VISIT), typed.whole(_TRIES))

@@ -43,11 +43,10 @@ from pricekeeper.tokens.aws_credentials import (
     derive_secret_access_key,
     find_secret_access_key,
 )
-from pricekeeper.tokens.items import revocation
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
-from pricekeeper.tokens.validation import Validator, digest_of
+from pricekeeper.tokens.validation import Validator, digest_of, revocation
 
 TOKEN_ID_BYTES: Final = 16
 JUST_NOW_MS: Final = 1_000

@@ -21,8 +21,8 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.errors import InvalidTokenError, InvalidValueError, NotFoundError
 from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slot_key
-from pricekeeper.storage import Store
-from pricekeeper.storage.tables import SESSIONS
+from pricekeeper.storage import ITEM_ABSENT, Key, Put, Store
+from pricekeeper.storage.tables import REVOKED_TOKENS, SESSIONS
 from pricekeeper.tenants import Tenants, parse_client_id
 from pricekeeper.tokens.access_token import (
     ACCESS_TOKEN_LENGTH_MAX,
@@ -33,7 +33,6 @@ from pricekeeper.tokens.access_token import (
     generation_in,
     verify,
 )
-from pricekeeper.tokens.items import revocation_key
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
 
@@ -180,7 +179,7 @@ class Validator:
         """Read the token's revocation and session: one call."""
         checked, checked_ms = self._changes, self._clock.monotonic_ms()
         principal, session_id = verified.principal, verified.session_id
-        keys = [revocation_key(principal.token_id)]
+        keys = [(REVOKED_TOKENS, Key(principal.token_id))]
         if session_id is not None:
             keys.append((SESSIONS, slot_key(principal.client_id, session_id.slot)))
         revoked, *slots = await self._store.batch_get(keys)
@@ -223,6 +222,19 @@ class Validator:
             session_id=principal.session_id if principal else None,
         )
         return InvalidTokenError(genuine=reason not in FORGERIES)
+
+
+def revocation(revoked: Principal, now_epoch: int) -> Put:
+    """Revoke an access token, unless it is revoked. One that ends with its session has no item."""
+    item = {
+        "PK": revoked.token_id,
+        "token_type": "access",
+        "client_id": revoked.client_id,
+        "revoked_at_epoch": now_epoch,
+        "original_expiry_epoch": revoked.expires_at_epoch,
+        "expires_at_epoch": revoked.expires_at_epoch,
+    }
+    return Put(REVOKED_TOKENS, item, ITEM_ABSENT)
 
 
 def digest_of(token: str) -> bytes:
