@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from http_handler import Handler, serving
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,14 @@ class Hook:
 def running_hook() -> Iterator[Hook]:
     """Serve until the end of the block."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", "0")))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            taken = Posted(self.path, headers, body, hook.status)
+    class Takes(Handler):
+        def answer(self) -> None:
+            taken = Posted(self.path, *self.read(), hook.status)
             hook.requests.append(taken)
             hook.before_answer()
             with contextlib.suppress(OSError):  # the sender may be dead
-                self.send_response(taken.status)
-                self.send_header("content-length", "0")
-                self.end_headers()
+                self.reply(taken.status)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-            del format, args
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hook = Hook(f"http://127.0.0.1:{server.server_port}/a-secret-path")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(Takes) as url:
+        hook = Hook(f"{url}/a-secret-path")
         yield hook
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -6,11 +6,9 @@ the service. Tests read its answers with botocore, too.
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from botocore.auth import SigV4Auth
@@ -19,6 +17,8 @@ from botocore.credentials import Credentials
 from botocore.model import ServiceModel
 from botocore.session import Session
 from botocore.validate import ParamValidator
+
+from http_handler import Handler, serving
 
 SERVICE = "secretsmanager"
 ACCOUNT = "123456789012"
@@ -119,26 +119,10 @@ def running_secrets_manager(**secrets: str) -> Iterator[SecretsManagerStandIn]:
     """A stand-in on a free port of the loopback address until the end of the block."""
     standin = SecretsManagerStandIn(secrets=dict(secrets))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, content = standin.answer(headers, body)
-            self.send_response(status)
-            self.send_header("content-type", CONTENT_TYPE)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    class Secrets(Handler):
+        def answer(self) -> None:
+            status, content = standin.answer(*self.read())
+            self.reply(status, content, {"content-type": CONTENT_TYPE})
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        standin.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield standin
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Secrets) as standin.url:
+        yield standin

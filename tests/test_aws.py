@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from http_handler import Handler, serving
 from pricekeeper.aws import CHECK_SIGNATURE, AwsCallError, AwsClient
 from pricekeeper.clock import ManualClock
 from secrets_manager import Refusal, SecretsManagerStandIn, running_secrets_manager
@@ -50,44 +50,23 @@ class Server:
 def server() -> Iterator[Server]:
     answering = Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
+    class Answers(Handler):
+        def answer(self) -> None:
             answering.paths.append(self.path)
+            if self.command != "PUT":
+                self.read()
+                answering.may_answer.wait(60)
+                self.reply(answering.status, headers=answering.headers)
+                return
             self.rfile.read(1)
             answering.body_starts.set()
             answering.may_answer.wait(60)
             while part := self.rfile.read1(1 << 20):
                 answering.bytes_read += len(part)
 
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def do_HEAD(self) -> None:
-            self.do_POST()
-
-        def do_POST(self) -> None:
-            answering.paths.append(self.path)
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            answering.may_answer.wait(60)
-            self.send_response(answering.status)
-            for name, value in answering.headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        answering.url = f"http://127.0.0.1:{running.server_address[1]}"
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield answering
-        finally:
-            answering.may_answer.set()
-            running.shutdown()
-            thread.join()
+    with serving(Answers) as answering.url:
+        yield answering
+        answering.may_answer.set()
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from rich.text import Text
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
+from http_handler import Handler, serving
 from pricekeeper import cli as cli_package
 from pricekeeper.cli import clients
 from pricekeeper.cli.command import print_json
@@ -109,28 +107,14 @@ def test_a_user_agent_that_is_markup(service: Cli) -> None:
     assert "evil/1.0 [/evil] [bold]" in done.out
 
 
-@contextmanager
-def evil_service(status: int, body: bytes) -> Iterator[str]:
+def evil_service(status: int, body: bytes) -> AbstractContextManager[str]:
     """A service that answers everything with that."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    class Evil(Handler):
+        def answer(self) -> None:
+            self.reply(status, body)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(Evil)
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from deploy.conftest import ROOT
+from free_port import free_port
+from http_handler import Handler, serving
 from pricekeeper.settings import (
     DATA_DIR,
     PROVISIONING_KEY,
@@ -139,42 +139,20 @@ def test_the_dashboard_is_built_into_the_package() -> None:
     assert words[copied].endswith("./src/pricekeeper/http/page")
 
 
-class Health(BaseHTTPRequestHandler):
-    """Answers as the server it is in says."""
-
-    def do_GET(self) -> None:
-        status = self.server.status if self.path == "/healthz" else 404  # type: ignore[attr-defined]
-        self.send_response(status)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (404, False)])
-def test_the_health_check_tells_health(server: HTTPServer, status: int, healthy: bool) -> None:
+def test_the_health_check_tells_health(status: int, healthy: bool) -> None:
     """The very program of the Dockerfile, on another port."""
-    server.status = status  # type: ignore[attr-defined]
 
-    assert (check_health(server.server_port) == 0) is healthy
+    class Health(Handler):
+        def answer(self) -> None:
+            self.reply(status if self.path == "/healthz" else 404)
+
+    with serving(Health) as url:
+        assert (check_health(urlsplit(url).port or 0) == 0) is healthy
 
 
 def test_the_health_check_fails_if_nobody_listens() -> None:
-    """A free port."""
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
-        port = server.server_port
-
-    assert check_health(port) != 0
+    assert check_health(free_port()) != 0
 
 
 def check_health(port: int) -> int:
