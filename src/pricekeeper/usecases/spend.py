@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -44,21 +44,8 @@ class Viewer(NamedTuple):
     app_id: AppId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
-    """Amounts that are held, or charged without settlement."""
-
-    held_usd_picos: int
-    unsettled_usd_picos: int
-
-    def __add__(self, other: Exposure) -> Exposure:
-        return Exposure(
-            self.held_usd_picos + other.held_usd_picos,
-            self.unsettled_usd_picos + other.unsettled_usd_picos,
-        )
-
-
-_NOT_EXPOSED: Final = Exposure(0, 0)
+Exposure = Counter[str]
+"""Pico-dollars that are ``held``, or charged as ``unsettled``."""
 
 
 class Filter(NamedTuple):
@@ -173,11 +160,11 @@ async def read_spend(
             _row(
                 request.grouping,
                 Row(group, counters.get(group, NOTHING)),
-                exposures.get(group, _NOT_EXPOSED),
+                exposures.get(group, Exposure()),
             )
             for group in groups
         ],
-        _sum(found.total, sum(exposures.values(), _NOT_EXPOSED)),
+        _sum(found.total, sum(exposures.values(), Exposure())),
         rfc3339(found.as_of_ms) if found.as_of_ms else None,
     )
     return answer, found.as_of_ms
@@ -192,7 +179,7 @@ async def _read_exposures(
 ) -> dict[tuple[str, ...], Exposure]:
     """Holds and unsettled charges of authorizations of that time, by group."""
     grouping, wanted = request.grouping, request.wanted
-    found: dict[tuple[str, ...], Exposure] = {}
+    found: dict[tuple[str, ...], Exposure] = defaultdict(Exposure)
     # Organisations' days begin and end at most a day from those of UTC.
     first_ms = day_start_ms("UTC", span.first_day) - MS_PER_DAY
     last_ms = day_start_ms("UTC", span.last_day) + 2 * MS_PER_DAY
@@ -211,10 +198,8 @@ async def _read_exposures(
             continue
         cell = Cell(org_id, grant.terms.app_id or "", grant.terms.label, day, hour)
         group = grouping.group_of(cell, grant.tags.get(grouping.tag_key or "", ""))
-        picos = grant.held_usd_picos
-        is_open = one.state is State.OPEN
-        exposure = Exposure(picos if is_open else 0, 0 if is_open else picos)
-        found[group] = found.get(group, _NOT_EXPOSED) + exposure
+        state = "held" if one.state is State.OPEN else "unsettled"
+        found[group][state] += grant.held_usd_picos
     return found
 
 
@@ -269,6 +254,6 @@ def _sum(counters: Counters, exposure: Exposure) -> wire.SpendSum:
     return describe(
         wire.SpendSum,
         counters,
-        held_usd_micros=micros_up(exposure.held_usd_picos),
-        unsettled_usd_micros=micros_up(exposure.unsettled_usd_picos),
+        held_usd_micros=micros_up(exposure["held"]),
+        unsettled_usd_micros=micros_up(exposure["unsettled"]),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from pricekeeper.wire.authorizations import ConsideredLabel
-from pricekeeper.wire.values import Response
+from pricekeeper.wire.values import Response, Spent
 
 AuthorizationStatus = Literal["open", "captured", "voided", "unsettled"]
 FlipReason = Literal["QUOTA_EXCEEDED", "QUOTA_RAISED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
@@ -48,32 +48,22 @@ DenialKind = Annotated[
 ]
 
 
-class SpendEventRow(Response, frozen=True):
+class SpendEventRow(Spent, frozen=True):
     """The usage of an app and label since the previous event."""
 
     app_id: str | None
     model_label: str
-    cost_usd_micros: int
     requests: int
     errors: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
 
 
-class SpendEventRecord(Response, frozen=True):
+class SpendEventRecord(Spent, frozen=True):
     """A usage record that was counted."""
 
     request_id: str
     app_id: str | None
     model_label: str
     happened_at: str
-    cost_usd_micros: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
     status: Literal["OK", "ERROR"]
     tags: dict[str, str]
 

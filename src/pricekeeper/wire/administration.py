@@ -59,32 +59,30 @@ class RotateKeyBody(RequestBody, frozen=True):
     grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]
 
 
-class IssuedAdminKey(Response, frozen=True, omit_defaults=True):
+class KeyFields(Response, frozen=True, omit_defaults=True, kw_only=True):
+    """What every answer about a key has. Without `org_ids` it covers all organisations."""
+
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    org_ids: list[str] | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    old_key_expires_at: str | UnsetType = UNSET
+
+
+class IssuedAdminKey(KeyFields, frozen=True, kw_only=True):
     """A key; only this answer shows its text."""
 
-    key_id: str
-    name: str
-    role: str
     key: str
-    created_at: str
-    org_ids: list[str] | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
-    old_key_expires_at: str | UnsetType = UNSET
 
 
-class AdminKeyAnswer(Response, frozen=True, omit_defaults=True):
+class AdminKeyAnswer(KeyFields, frozen=True, kw_only=True):
     """A key without its text. Without `org_ids` it covers all organisations."""
 
-    key_id: str
-    name: str
-    role: str
-    created_at: str
     created_by: str
-    org_ids: list[str] | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
     last_used_at: str | UnsetType = UNSET
     rotated_at: str | UnsetType = UNSET
-    old_key_expires_at: str | UnsetType = UNSET
 
 
 class AdminKeyList(Response, frozen=True, omit_defaults=True):

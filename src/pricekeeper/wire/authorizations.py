@@ -86,11 +86,8 @@ class AuthorizedModel(Response, frozen=True):
     description: str
 
 
-class BudgetAfter(Response, frozen=True):
-    """A budget with the hold of the call included. What remains is below zero if overdrawn.
-
-    Charges for authorizations that expired without settlement count as spent.
-    """
+class BudgetState(Response, frozen=True, kw_only=True):
+    """A budget in a window. What remains is below zero if it is overdrawn."""
 
     name: str
     scope: Literal["ORG", "APP"]
@@ -100,6 +97,13 @@ class BudgetAfter(Response, frozen=True):
     held_usd_micros: int
     remaining_usd_micros: int
     resets_at: str
+
+
+class BudgetAfter(BudgetState, frozen=True):
+    """A budget with the hold of the call included. What remains is below zero if overdrawn.
+
+    Charges for authorizations that expired without settlement count as spent.
+    """
 
 
 class ConsideredLabel(Response, frozen=True, omit_defaults=True):
@@ -213,21 +217,13 @@ class AuthorizationList(Response, frozen=True, omit_defaults=True):
     next: str | UnsetType = UNSET
 
 
-class BudgetAnswer(Response, frozen=True, omit_defaults=True):
+class BudgetAnswer(BudgetState, frozen=True, omit_defaults=True, kw_only=True):
     """A budget in its present window. What remains is below zero if it is overdrawn."""
 
-    name: str
-    scope: Literal["ORG", "APP"]
-    window: Literal["HOUR", "DAY", "WEEK", "MONTH"]
     enforcement: Literal["HARD", "SOFT"]
     kind: Literal["BUDGET", "QUOTA"]
-    limit_usd_micros: int
-    spent_usd_micros: int
-    held_usd_micros: int
     unsettled_usd_micros: int
-    remaining_usd_micros: int
     window_started_at: str
-    resets_at: str
     label: str | UnsetType = UNSET
     """Of a quota only."""
     tag: dict[str, str] | UnsetType = UNSET

@@ -6,21 +6,16 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.wire.values import Response
+from pricekeeper.wire.values import Response, Spent
 
 
-class ModelAggregate(Response, frozen=True):
+class ModelAggregate(Spent, frozen=True):
     """One label's day."""
 
     bedrock_model_id: str
-    cost_usd_micros: int
     quota_usd_micros: int
     quota_pct: float
     quota_status: str
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
     requests: int
     average_cost_usd_micros: int
 
@@ -51,14 +46,9 @@ class AggregateRange(Response, frozen=True, omit_defaults=True):
     app_id: str | UnsetType = UNSET
 
 
-class SpendSum(Response, frozen=True):
+class SpendSum(Spent, frozen=True, kw_only=True):
     """Spend and usage. Micro-dollars are rounded down; fractions are counted."""
 
-    cost_usd_micros: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
     requests: int
     errors: int
     held_usd_micros: int

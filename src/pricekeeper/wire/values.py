@@ -47,6 +47,16 @@ class Response(Readable, frozen=True):
     """What the service sends back."""
 
 
+class Spent(Response, frozen=True, kw_only=True):
+    """A cost, and the tokens that it is for."""
+
+    cost_usd_micros: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+
+
 def parse_timestamp(text: str, field: str = "timestamp") -> int:
     """RFC 3339 to milliseconds since the epoch."""
     try:

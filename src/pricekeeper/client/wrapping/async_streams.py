@@ -80,10 +80,9 @@ class MeteredAsyncRaw(MeteredResponse):
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
     ) -> None:
-        self._bytes, loop = _SkimmedBytes(raw, usage), asyncio.get_running_loop()
+        self._bytes = _SkimmedBytes(raw, call, usage, streams)
         self._is_left = False
-        read_on = partial(_take, loop, self._bytes, call, usage, streams)
-        super().__init__(raw, call, usage, read_on)
+        super().__init__(raw, call, usage, self._bytes.read_on)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes; a task reads the rest if the reader is cancelled."""
@@ -114,10 +113,15 @@ class _SkimmedBytes:
     The lock lets one task at a time read, as aiohttp requires; another may close the stream.
     """
 
-    def __init__(self, raw: Any, usage: StreamUsage) -> None:
+    def __init__(
+        self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
+    ) -> None:
         self._raw = raw
+        self._call = call
         self._usage = usage
+        self._streams = streams
         self._lock = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
 
     async def read(self) -> bytes:
         async with self._lock:
@@ -125,8 +129,48 @@ class _SkimmedBytes:
             self._usage.feed(chunk)
             return chunk
 
-    def close(self) -> None:
-        self._raw.close()
+    def read_on(self) -> None:
+        """Read an abandoned stream. Any thread's finalizer may call it."""
+        _open[self._call] = self._loop
+        try:
+            self._loop.call_soon_threadsafe(self._start)
+        except RuntimeError:  # the loop is closed, and so is the connection
+            self._end()
+
+    def _start(self) -> None:
+        for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
+            _open.pop(one, None)
+        if len(_tasks) >= TASKS_MAX:
+            self._end()
+            return
+        task = self._loop.create_task(self._drain())
+        for tasks in (_tasks, self._streams.tasks):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _drain(self) -> None:
+        """Read a stream to its end, within the bounds, and settle."""
+        try:
+            await self._read_for(SECS_MAX)
+        except asyncio.CancelledError:  # the loop is ending and waits for its tasks
+            await self._read_for(min(SECS_MAX, self._call.deadline_secs))
+            raise
+        finally:
+            self._end()
+
+    async def _read_for(self, secs_max: float) -> None:
+        # After any error, the usage known so far is settled.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(secs_max):
+                while self._usage.size <= BYTES_MAX and await self.read():
+                    pass
+
+    def _end(self) -> None:
+        # A task that is dropped with its loop ends in a finalizer, so the work is queued.
+        later.put(partial(self._call.finish_stream, self._usage))
+        _open.pop(self._call, None)
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
+            self._raw.close()
 
 
 def meter_async_stream(
@@ -181,62 +225,6 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
         buffer.add_data(chunk)
         for event in buffer:
             yield event
-
-
-def _take(
-    loop: asyncio.AbstractEventLoop,
-    raw: _SkimmedBytes,
-    call: MeteredCall,
-    usage: StreamUsage,
-    streams: ClientStreams,
-) -> None:
-    """Read an abandoned stream. Any thread's finalizer may call it."""
-    _open[call] = loop
-    try:
-        loop.call_soon_threadsafe(_start, raw, call, usage, streams)
-    except RuntimeError:  # the loop is closed, and so is the connection
-        _end(raw, call, usage)
-
-
-def _start(
-    raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
-) -> None:
-    for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
-        _open.pop(one, None)
-    if len(_tasks) >= TASKS_MAX:
-        _end(raw, call, usage)
-        return
-    task = asyncio.get_running_loop().create_task(_drain(raw, call, usage))
-    for tasks in (_tasks, streams.tasks):
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-
-async def _drain(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
-    """Read a stream to its end, within the bounds, and settle."""
-    try:
-        await _read_on(raw, usage, SECS_MAX)
-    except asyncio.CancelledError:  # the loop is ending and waits for its tasks
-        await _read_on(raw, usage, min(SECS_MAX, call.deadline_secs))
-        raise
-    finally:
-        _end(raw, call, usage)
-
-
-async def _read_on(raw: _SkimmedBytes, usage: StreamUsage, secs_max: float) -> None:
-    # After any error, the usage known so far is settled.
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(secs_max):
-            while usage.size <= BYTES_MAX and await raw.read():
-                pass
-
-
-def _end(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
-    # A task that is dropped with its loop ends in a finalizer, so the work is queued.
-    later.put(partial(call.finish_stream, usage))
-    _open.pop(call, None)
-    with contextlib.suppress(RuntimeError):  # the loop may be closed
-        raw.close()
 
 
 def _is_reading() -> bool:

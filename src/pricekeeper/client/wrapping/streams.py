@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bedrock import StreamUsage
@@ -57,8 +56,8 @@ class MeteredRaw(MeteredResponse):
     def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
         # One generator for caller and background thread: urllib3 closes the connection when a
         # generator of it is dropped early.
-        self._chunks: Iterator[bytes] = _SkimmedChunks(raw.stream(), usage)
-        super().__init__(raw, call, usage, partial(_read_on, raw, self._chunks, call, usage))
+        self._chunks = _SkimmedChunks(raw, call, usage)
+        super().__init__(raw, call, usage, self._chunks.read_on)
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         """The bytes up to the end, or to the close."""
@@ -87,8 +86,10 @@ class _SkimmedChunks:
     The lock lets one thread at a time run the generator; another may close the stream.
     """
 
-    def __init__(self, chunks: Iterator[bytes], usage: StreamUsage) -> None:
-        self._chunks = chunks
+    def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+        self._raw = raw
+        self._chunks: Iterator[bytes] = raw.stream()
+        self._call = call
         self._usage = usage
         self._lock = threading.Lock()
 
@@ -100,6 +101,35 @@ class _SkimmedChunks:
             chunk = next(self._chunks)
             self._usage.feed(chunk)
             return chunk
+
+    def read_on(self) -> None:
+        """Read an abandoned stream. Without a lock, for finalizers."""
+        if drainer.waiting < WAITING_MAX:
+            drainer.put(self._drain)
+        else:
+            later.put(self._end)
+
+    def _drain(self) -> None:
+        """Read a stream to its end, within the bounds, and settle."""
+        ends_at = time.monotonic() + SECS_MAX
+        # After any error, the usage known so far is settled.
+        with contextlib.suppress(Exception):
+            while (left_secs := ends_at - time.monotonic()) > 0 and self._usage.size <= BYTES_MAX:
+                self._limit_wait(left_secs)
+                if next(self, None) is None:
+                    break
+        with contextlib.suppress(Exception):
+            self._end()
+
+    def _limit_wait(self, secs: float) -> None:
+        """Make the next read end in time, despite the client's timeout."""
+        with contextlib.suppress(AttributeError, OSError):
+            self._raw._fp.fp.raw._sock.settimeout(secs)  # noqa: SLF001 - as botocore does it
+
+    def _end(self) -> None:
+        self._call.finish_stream(self._usage)
+        with contextlib.suppress(OSError):
+            self._raw.close()
 
 
 def wait_for_threads(secs: float) -> None:
@@ -123,39 +153,6 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
     for chunk in raw.stream():
         buffer.add_data(chunk)
         yield from buffer
-
-
-def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
-    """Read an abandoned stream. Without a lock, for finalizers."""
-    if drainer.waiting < WAITING_MAX:
-        drainer.put(partial(_drain, raw, chunks, call, usage))
-    else:
-        later.put(partial(_end, raw, call, usage))
-
-
-def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
-    """Read a stream to its end, within the bounds, and settle."""
-    ends_at = time.monotonic() + SECS_MAX
-    # After any error, the usage known so far is settled.
-    with contextlib.suppress(Exception):
-        while (left_secs := ends_at - time.monotonic()) > 0 and usage.size <= BYTES_MAX:
-            _limit_wait(raw, left_secs)
-            if next(chunks, None) is None:
-                break
-    with contextlib.suppress(Exception):
-        _end(raw, call, usage)
-
-
-def _limit_wait(raw: Any, secs: float) -> None:
-    """Make the next read end in time, despite the client's timeout."""
-    with contextlib.suppress(AttributeError, OSError):
-        raw._fp.fp.raw._sock.settimeout(secs)  # noqa: SLF001 - as botocore does it
-
-
-def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    call.finish_stream(usage)
-    with contextlib.suppress(OSError):
-        raw.close()
 
 
 drainer: Final = WorkQueue("pricekeeper-drain", THREADS_MAX)
