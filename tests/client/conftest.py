@@ -12,8 +12,9 @@ from client.apps import Credentials
 from client.money import BUDGET
 from hanging_proxy import HangingProxy, hanging_proxy
 from pricekeeper.cli.demo import demo_settings
-from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper
+from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper, engine
 from pricekeeper.client.transport import Wire
+from pricekeeper.concurrency import Backoff
 from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 
@@ -124,6 +125,16 @@ def wire(acme: Acme) -> Iterator[HangingProxy]:
     with hanging_proxy(acme.url) as proxy:
         acme.keeper_url = proxy.endpoint
         yield proxy
+
+
+@pytest.fixture
+def quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
+
+
+@pytest.fixture
+def quick_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
 
 
 @pytest.fixture

@@ -21,16 +21,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from client.apps import Credentials
 from client.money import Money, money_of
 from client.services import Service
 from client.waiting import until
 from pricekeeper.client import Api, PriceKeeper
+from pricekeeper.client.asking import read_every_page
 from pricekeeper.client.spool import find_folder, read_folder, read_refused
 from pricekeeper.standin import BilledCall, running
+from pricekeeper.wire.authorizations import AuthorizationAnswer
+from pricekeeper.wire.spend import UsageRecord
 
 PICOS: Final = 1_000_000
 PRICES: Final = (4_400_000, 22_000_000)
@@ -239,28 +243,15 @@ def _cost_picos(input_tokens: int, output_tokens: int) -> int:
     return input_tokens * PRICES[0] + output_tokens * PRICES[1]
 
 
-async def _records(api: Api) -> list[dict[str, Any]]:
-    since = datetime.now(UTC) - timedelta(hours=20)
-    hour = since.strftime("%Y-%m-%dT%H:00:00Z")
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        page = await api.usage_records(first=hour, after=after)
-        found += page["records"]
-        after = page.get("next")
-        if after is None:
-            return found
+async def _records(api: Api) -> list[UsageRecord]:
+    hour = (datetime.now(UTC) - timedelta(hours=20)).strftime("%Y-%m-%dT%H:00:00Z")
+    read = partial(api.usage_records, first=hour)
+    return await read_every_page(lambda after: read(after=after), lambda page: page.records)
 
 
-async def _unsettled(api: Api) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    while True:
-        page = await api.authorizations(status="unsettled", after=after)
-        found += page["authorizations"]
-        after = page.get("next")
-        if after is None:
-            return found
+async def _unsettled(api: Api) -> list[AuthorizationAnswer]:
+    read = partial(api.authorizations, status="unsettled")
+    return await read_every_page(lambda after: read(after=after), lambda page: page.authorizations)
 
 
 async def _is_nothing_held(api: Api) -> bool:

@@ -8,7 +8,6 @@ from client.conftest import APP, Acme
 from pricekeeper.client import (
     Api,
     ForbiddenError,
-    MissingError,
     QuotaSpentError,
     RateLimitedError,
     RejectedError,
@@ -136,17 +135,3 @@ async def test_an_organisation_acts_for_its_app(acme: Acme) -> None:
         assert (await api.usage())["app_id"] == APP
     with pytest.raises(InvalidValueError, match="another app"):
         acme.api(app_id="other")
-
-
-async def test_the_admin_sees_what_there_is(acme: Acme) -> None:
-    async with acme.admin() as admin:
-        assert [one["org_id"] for one in await admin.list_orgs()] == [acme.org_id]
-        assert [one["app_id"] for one in await admin.list_apps(acme.org_id)] == [APP]
-        answer = await admin.set_override(acme.org_id, APP, model_label="standard")
-        assert answer["model_label"] == "standard"
-        await admin.clear_override(acme.org_id, APP)
-        await admin.delete_app(acme.org_id, APP)
-        with pytest.raises(MissingError):
-            await admin.get_app(acme.org_id, APP)
-        await admin.delete_org(acme.org_id)
-        assert await admin.list_orgs() == []

@@ -16,12 +16,10 @@ from pricekeeper.client import (
     AsyncPriceKeeper,
     ServiceError,
     UnavailableError,
-    engine,
 )
 from pricekeeper.client.memory import Memory
 from pricekeeper.client.snapshot import HOUR_MS
 from pricekeeper.client.spool import find_folder, read_refused
-from pricekeeper.concurrency import Backoff
 from pricekeeper.tags import BLIND_TAG
 
 DEADLINE_MS = 1_000
@@ -33,10 +31,12 @@ UNKNOWN = "unknown.model-v1:0"
 Begin = Callable[..., AsyncPriceKeeper]
 
 
+pytestmark = pytest.mark.usefixtures("quick_probes")
+
+
 @pytest.fixture(autouse=True)
-async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
+async def a_budget(acme: Acme) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture
@@ -191,14 +191,10 @@ class TestAllow:
         with pytest.raises(UnavailableError):
             await use(begin("deny"), model=PREMIUM)
 
+    @pytest.mark.usefixtures("quick_snapshots")
     async def test_the_last_word_of_the_service_was_no(
-        self,
-        begin: Begin,
-        wire: HangingProxy,
-        acme: Acme,
-        monkeypatch: pytest.MonkeyPatch,
+        self, begin: Begin, wire: HangingProxy, acme: Acme
     ) -> None:
-        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         earlier = begin()
         await reach(earlier)
         async with acme.admin() as admin:
@@ -206,9 +202,10 @@ class TestAllow:
         await until(lambda: not earlier.engine._blind.is_ready)
         await until(lambda: Memory(folder_of(acme)).read().is_refused)
         wire.hang()
-        for model in ("auto", PREMIUM):
-            with pytest.raises(UnavailableError):
-                await use(begin(), model=model)
+        for keeper in (earlier, begin()):
+            for model in ("auto", PREMIUM):
+                with pytest.raises(UnavailableError):
+                    await use(keeper, model=model)
 
     async def test_a_wrong_secret_says_nothing_about_the_app(
         self, begin: Begin, wire: HangingProxy, acme: Acme
@@ -225,10 +222,8 @@ class TestAllow:
             await use(wrong, model=PREMIUM)
         assert await use(begin()) == PREMIUM
 
-    async def test_an_id_is_known_by_how_it_was_asked_for(
-        self, begin: Begin, acme: Acme, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
+    @pytest.mark.usefixtures("quick_snapshots")
+    async def test_an_id_is_known_by_how_it_was_asked_for(self, begin: Begin, acme: Acme) -> None:
         keeper = begin()
         await reach(keeper)
         await use(keeper, model=SPELLED)
@@ -241,15 +236,19 @@ def labels(acme: Acme) -> dict[str, str]:
 
 
 class TestAllowWithin:
-    async def test_it_holds_from_the_start(self, begin: Begin, wire: HangingProxy) -> None:
+    async def test_it_is_for_an_hour_and_holds_from_the_start(
+        self, begin: Begin, wire: HangingProxy, acme: Acme
+    ) -> None:
         within = {"allowance_usd_micros": 2 * BLIND_USD_MICROS + 1}
         await reach(begin("allow-within", **within))
         wire.hang()
         keeper = begin("allow-within", **within)
         for _ in range(2):
-            await use(keeper)
-        with pytest.raises(UnavailableError):
-            await use(keeper)
+            for _ in range(2):
+                await use(keeper)
+            with pytest.raises(UnavailableError):
+                await use(keeper)
+            acme.clock.pass_ms(HOUR_MS)
 
     async def test_without_prices_nothing_is_allowed(
         self, begin: Begin, wire: HangingProxy

@@ -31,6 +31,20 @@ def entry(
     return SpoolEntry(kind, str(name), body or dict(USED), 1_768_000_000_000)
 
 
+def keep(spool: Spool, one: SpoolEntry) -> SpoolEntry:
+    kept = spool.append(one)
+    assert kept is not None
+    return kept
+
+
+def leave(folder: Path, *names: object) -> None:
+    """As a process that has ended did."""
+    gone = Spool(folder)
+    for name in names:
+        gone.append(entry(name))
+    gone.close()
+
+
 def ids(entries: list[SpoolEntry]) -> list[str]:
     return [one.id for one in entries]
 
@@ -79,8 +93,7 @@ class TestOneProcess:
         assert [path.stat().st_size for path in folder.iterdir()] == [0]
 
     def test_two_entries_with_one_id_are_two(self, spool: Spool, folder: Path) -> None:
-        capture = spool.append(entry(1))
-        assert capture is not None
+        capture = keep(spool, entry(1))
         spool.append(entry(1, "void"))
         assert [one.kind for one in spool.pending(9)] == ["capture", "void"]
         spool.finish([capture])
@@ -101,9 +114,7 @@ class TestOneProcess:
     def test_an_empty_file_is_deleted_at_the_end_and_another_is_left(self, folder: Path) -> None:
         Spool(folder).close()
         assert list(folder.iterdir()) == []
-        spool = Spool(folder)
-        spool.append(entry(1))
-        spool.close()
+        leave(folder, 1)
         assert on_disk(folder) == ["1"]
 
     def test_what_comes_after_the_end_is_kept_too(self, folder: Path) -> None:
@@ -171,8 +182,7 @@ class TestBounds:
         monkeypatch.setattr(spools, "FILE_BYTES_MAX", 2_000)
         spool.append(entry("stays"))
         for name in range(200):
-            kept = spool.append(entry(name))
-            assert kept is not None
+            kept = keep(spool, entry(name))
             spool.finish([kept])
             assert sum(path.stat().st_size for path in folder.iterdir()) < 2_500
         assert on_disk(folder) == ["stays"]
@@ -198,8 +208,7 @@ class TestBounds:
         assert 1 <= begun <= 6
 
     def test_the_refused_are_kept_apart_with_their_reason(self, spool: Spool, folder: Path) -> None:
-        kept = spool.append(entry(1))
-        assert kept is not None
+        kept = keep(spool, entry(1))
         spool.refuse(kept, "CONFLICT: was voided")
         (refused,) = read_refused(folder)
         assert (refused["id"], refused["kind"]) == ("1", "capture")
@@ -212,8 +221,7 @@ class TestBounds:
     ) -> None:
         monkeypatch.setattr(spool_files, "REFUSED_BYTES_MAX", 1_000)
         for name in range(50):
-            kept = spool.append(entry(name))
-            assert kept is not None
+            kept = keep(spool, entry(name))
             spool.refuse(kept, "no")
         assert (folder / "refused.log").stat().st_size < 1_300
         assert len(spool) == 0
@@ -221,10 +229,9 @@ class TestBounds:
 
 class TestAdopting:
     def test_what_a_process_has_left_is_taken_over(self, spool: Spool, folder: Path) -> None:
-        gone, live = Spool(folder), Spool(folder)
-        gone.append(entry("of the gone"))
+        leave(folder, "of the gone")
+        live = Spool(folder)
         live.append(entry("of the live"))
-        gone.close()
         assert spool.adopt() == 1
         assert ids(spool.pending(9)) == ["of the gone"]
         assert sorted(on_disk(folder)) == ["of the gone", "of the live"]
@@ -236,9 +243,7 @@ class TestAdopting:
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Twice is harmless, never is not."""
-        gone = Spool(folder)
-        gone.append(entry(1))
-        gone.close()
+        leave(folder, 1)
         with monkeypatch.context() as patch:
             patch.setattr(spools, "write_all", fail_with(errno.ENOSPC))
             assert spool.adopt() == 1
@@ -249,12 +254,8 @@ class TestAdopting:
     ) -> None:
         monkeypatch.setattr(spools, "ENTRIES_FULL", 4)
         monkeypatch.setattr(spools, "ENTRIES_MAX", 5)
-        gone = Spool(folder)
-        for name in range(5):
-            gone.append(entry(name))
-        gone.close()
-        mine = spool.append(entry("mine"))
-        assert mine is not None
+        leave(folder, *range(5))
+        mine = keep(spool, entry("mine"))
         assert (spool.adopt(), len(spool)) == (0, 1)
         assert len(on_disk(folder)) == 6
         spool.finish([mine])
@@ -282,10 +283,7 @@ class TestAdopting:
 
     def test_two_processes_take_over_at_once(self, folder: Path) -> None:
         for number in range(20):
-            gone = Spool(folder)
-            for count in range(5):
-                gone.append(entry(f"{number}-{count}"))
-            gone.close()
+            leave(folder, *(f"{number}-{count}" for count in range(5)))
         processes = [
             subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-c", ADOPT, str(folder)], stdin=subprocess.PIPE,
@@ -326,10 +324,7 @@ ADOPT = textwrap.dedent(
 
 class TestDamage:
     def left(self, folder: Path) -> Path:
-        gone = Spool(folder)
-        for name in ("first", "second", "third"):
-            gone.append(entry(name))
-        gone.close()
+        leave(folder, "first", "second", "third")
         (path,) = folder.glob("*.spool")
         return path
 
@@ -344,10 +339,17 @@ class TestDamage:
         spool.finish(spool.pending(9))
         spool.close()
 
-    def test_a_line_that_lacks_nothing_but_its_end_is_whole(self, folder: Path) -> None:
-        """Its checksum is enough."""
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda data: data[:-1],
+            lambda data: b"\x00\xff\n\n" + data + b"{}\n" + b"x" * 3_000_000,
+        ],
+        ids=["its end is missing, and its checksum is right", "what never was a line"],
+    )
+    def test_a_whole_line_is_read(self, folder: Path, change: Callable[[bytes], bytes]) -> None:
         path = self.left(folder)
-        path.write_bytes(path.read_bytes()[:-1])
+        path.write_bytes(change(path.read_bytes()))
         assert on_disk(folder) == ["first", "second", "third"]
 
     @pytest.mark.parametrize("position", [0, 3, 12, 40, 70])
@@ -358,11 +360,6 @@ class TestDamage:
         changed[position] ^= 1
         path.write_bytes(lines[0] + bytes(changed) + lines[2])
         assert on_disk(folder) == ["first", "third"]
-
-    def test_what_never_was_a_line_is_left_out(self, folder: Path) -> None:
-        path = self.left(folder)
-        path.write_bytes(b"\x00\xff\n\n" + path.read_bytes() + b"{}\n" + b"x" * 3_000_000)
-        assert on_disk(folder) == ["first", "second", "third"]
 
 
 class TestDisk:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,20 +75,26 @@ def entry(
     return SpoolEntry(kind, new_request_id(now_ms), body or dict(SENT), now_ms - age_ms)
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = spool_command.main(list(words))
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_what_waits_is_shown_by_file_kind_and_age(
-    app: App, holding: Spool, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command; its code, and what it prints."""
+
+    def run_command(*words: str) -> tuple[int, str, str]:
+        code = spool_command.main(list(words))
+        return code, *capsys.readouterr()
+
+    return run_command
+
+
+def test_what_waits_is_shown_by_file_kind_and_age(app: App, holding: Spool, run: Run) -> None:
     app.leave(entry("capture", 71_000), entry("capture", 7_300_000), entry("void", 5_000))
     holding.append(entry("usage", 3_000))
 
-    code, shown, _ = run(capsys, "show")
-    answer = json.loads(run(capsys, "show", "--json")[1])
+    code, shown, _ = run("show")
+    answer = json.loads(run("show", "--json")[1])
 
     assert code == 0
     assert shown.splitlines()[0] == f"{CLIENT}: 4 waiting in {app.folder}"
@@ -100,38 +106,34 @@ def test_what_waits_is_shown_by_file_kind_and_age(
     assert shown.count("of a running process") == shown.count("of a process that has ended") == 1
 
 
-def test_what_was_refused_is_shown_and_orders_a_terminal_nothing(
-    app: App, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_refused_is_shown_and_orders_a_terminal_nothing(app: App, run: Run) -> None:
     """The reason is text from a service."""
     spool, refused = app.spool(), entry()
     spool.append(refused)
     spool.refuse(refused, "VALIDATION: \x1b[2J\u202ewhy")
     spool.close()
 
-    _, shown, _ = run(capsys, "show")
+    _, shown, _ = run("show")
 
     assert "refused for good: 1\n" in shown
     assert f"usage {refused.id}: VALIDATION: \\x1b[2J\\u202ewhy\n" in shown
 
 
-def test_looking_changes_nothing(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_looking_changes_nothing(app: App, run: Run) -> None:
     app.leave(entry(age_ms=90 * 60_000))
 
-    first = run(capsys, "show")
-    assert run(capsys, "show") == first
+    first = run("show")
+    assert run("show") == first
 
 
-async def test_what_was_left_is_told(
-    app: App, acme: Acme, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_was_left_is_told(app: App, acme: Acme, run: Run) -> None:
     client_id = f"org-{acme.org_id}-app-{APP}"
     app.become(acme.url, client_id, acme.secrets[client_id])
     told = [entry() for _ in range(3)]
     app.leave(*told[:2])
     app.leave(told[2], told[0], entry(model_label="no-such-model", input_tokens=1, output_tokens=1))
 
-    code, shown, _ = await asyncio.to_thread(run, capsys, "flush")
+    code, shown, _ = await asyncio.to_thread(run, "flush")
     async with acme.keeper() as keeper:
         records = (await keeper.usage_records())["records"]
 
@@ -140,26 +142,24 @@ async def test_what_was_left_is_told(
         f"{client_id}: 3 reported, 1 refused for good, 0 left in {app.folder}\n"
     )
     assert code == 0
-    assert "no-such-model" in run(capsys, "show")[1]
+    assert "no-such-model" in run("show")[1]
 
 
-def test_what_can_not_be_told_is_left(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_can_not_be_told_is_left(app: App, run: Run) -> None:
     app.leave(entry(), entry("void"))
 
-    code, shown, logged = run(capsys, "flush")
+    code, shown, logged = run("flush")
 
     assert (code, logged) == (1, "")
     assert shown.startswith(f"{CLIENT}: 0 reported, 0 refused for good, 2 left in {app.folder}\n")
     assert "2 entries wait to be reported to the price keeper" in shown
-    assert "2 waiting in" in run(capsys, "show")[1]
+    assert "2 waiting in" in run("show")[1]
 
 
-def test_what_a_running_app_has_is_left_to_it(
-    app: App, holding: Spool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_running_app_has_is_left_to_it(app: App, holding: Spool, run: Run) -> None:
     holding.append(entry())
 
-    code, shown, _ = run(capsys, "flush")
+    code, shown, _ = run("flush")
 
     assert code == 0
     assert "0 reported, 0 refused for good, 0 left" in shown
@@ -168,12 +168,12 @@ def test_what_a_running_app_has_is_left_to_it(
 
 
 def test_without_files_there_is_nothing_to_do(
-    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: App, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("PRICEKEEPER_SPOOL_DIR", "memory")
 
     for command in ("show", "flush"):
-        code, shown, _ = run(capsys, command)
+        code, shown, _ = run(command)
         assert (code, shown) == (
             0,
             f"{CLIENT}: reports are kept in memory only, so there are no files\n",
@@ -181,11 +181,11 @@ def test_without_files_there_is_nothing_to_do(
 
 
 def test_a_setting_that_is_missing_is_told(
-    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: App, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.delenv("PRICEKEEPER_CLIENT_ID")
 
-    code, shown, told = run(capsys, "show")
+    code, shown, told = run("show")
 
     assert (code, shown) == (2, "")
     assert "PRICEKEEPER_CLIENT_ID" in told

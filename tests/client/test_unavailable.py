@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import pytest
 
 from client.apps import Credentials
-from client.conftest import APP, Acme
+from client.conftest import Acme
 from client.lossy_wire import LossyWire, lossy_wire
 from client.money import BLIND_USD_MICROS, COST_USD_MICROS, HELD_USD_MICROS, Money, money_of
 from client.services import Service, running_service
@@ -23,11 +23,9 @@ from pricekeeper.client import (
     PriceKeeper,
     RejectedError,
     UnavailableError,
-    engine,
 )
 from pricekeeper.client.blind import BlindCalls
 from pricekeeper.client.memory import Known, Memory
-from pricekeeper.concurrency import Backoff
 from pricekeeper.tags import BLIND_TAG, TAGS_MAX
 
 DEADLINE_MS = 1_000
@@ -36,10 +34,13 @@ SLACK_SECS = 4.0
 HOUR_MS = 3_600_000
 
 
+pytestmark = pytest.mark.usefixtures("quick_probes")
+Allowing = Callable[..., Awaitable[AsyncPriceKeeper]]
+
+
 @pytest.fixture(autouse=True)
-async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
+async def a_budget(acme: Acme) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ class TestLostReplies:
 
 class TestBlind:
     @pytest.fixture
-    async def allowing(self, acme: Acme, wire: HangingProxy) -> AsyncIterator[Callable[..., Any]]:
+    async def allowing(self, acme: Acme, wire: HangingProxy) -> AsyncIterator[Allowing]:
         """Make a keeper that has read what the service allows, and let the service hang."""
         made: list[AsyncPriceKeeper] = []
 
@@ -247,7 +248,7 @@ class TestBlind:
             await use(keeper)
 
     async def test_allowed_usage_is_recorded_and_marked(
-        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+        self, allowing: Allowing, wire: HangingProxy, api: Api
     ) -> None:
         keeper = await allowing(on_unavailable="allow")
         used = {
@@ -263,8 +264,12 @@ class TestBlind:
         assert {one["request_id"] for one in records} == {*used, by_hand.id}
         assert sorted(one["tags"]["team"] for one in records) == ["blue", "red", "red"]
 
+    async def test_a_model_that_is_not_known_is_not_allowed(self, allowing: Allowing) -> None:
+        with pytest.raises(UnavailableError):
+            await use(await allowing(on_unavailable="allow"), model="unknown")
+
     async def test_a_blind_call_has_as_many_tags_as_any(
-        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+        self, allowing: Allowing, wire: HangingProxy, api: Api
     ) -> None:
         """Its own mark is additional. Tags that its record could not have are refused."""
         keeper = await allowing(on_unavailable="allow")
@@ -279,7 +284,7 @@ class TestBlind:
         assert record["tags"] == {**tags, BLIND_TAG: "true"}
 
     async def test_a_blind_call_of_unknown_usage_counts_at_its_bound(
-        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+        self, allowing: Allowing, wire: HangingProxy, api: Api
     ) -> None:
         """It has no hold that could be charged. A call that was not made counts nothing."""
         keeper = await allowing(on_unavailable="allow")
@@ -296,28 +301,8 @@ class TestBlind:
         (record,) = (await api.usage_records())["records"]
         assert record["status"] == "ERROR"
 
-    async def test_a_model_that_is_not_known_is_not_allowed(
-        self, allowing: Callable[..., Any]
-    ) -> None:
-        keeper = await allowing(on_unavailable="allow")
-        with pytest.raises(UnavailableError):
-            await use(keeper, model="unknown")
-
-    async def test_the_allowance_is_for_an_hour(
-        self, allowing: Callable[..., Any], acme: Acme
-    ) -> None:
-        keeper = await allowing(
-            on_unavailable="allow-within", allowance_usd_micros=2 * BLIND_USD_MICROS + 1
-        )
-        for _ in range(2):
-            for _ in range(2):
-                await use(keeper)
-            with pytest.raises(UnavailableError):
-                await use(keeper)
-            acme.clock.pass_ms(HOUR_MS)
-
     async def test_it_stays_within_what_the_budgets_last_had(
-        self, allowing: Callable[..., Any], acme: Acme
+        self, allowing: Allowing, acme: Acme
     ) -> None:
         await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
@@ -327,7 +312,7 @@ class TestBlind:
             await use(keeper)
 
     async def test_what_was_spent_since_is_not_left(
-        self, allowing: Callable[..., Any], acme: Acme, wire: HangingProxy
+        self, allowing: Allowing, acme: Acme, wire: HangingProxy
     ) -> None:
         """Each authorization says what is left, and the next outage starts with that."""
         await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
@@ -342,7 +327,7 @@ class TestBlind:
 
     @pytest.mark.parametrize("learns", ["this process", "another process"])
     async def test_what_is_not_told_yet_is_not_left(
-        self, allowing: Callable[..., Any], acme: Acme, learns: str
+        self, allowing: Allowing, acme: Acme, learns: str
     ) -> None:
         """A snapshot from before the service knew of a blind call does not include it."""
         await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
@@ -364,15 +349,11 @@ class TestBlind:
         with pytest.raises(UnavailableError):
             await use(keeper)
 
+    @pytest.mark.usefixtures("quick_snapshots")
     async def test_what_is_told_is_left_again_as_it_was_used(
-        self,
-        allowing: Callable[..., Any],
-        acme: Acme,
-        wire: HangingProxy,
-        monkeypatch: pytest.MonkeyPatch,
+        self, allowing: Allowing, acme: Acme, wire: HangingProxy
     ) -> None:
         """The next snapshot has the real costs, which are below the maxima."""
-        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         await acme.put_budget(limit_usd_micros=2 * BLIND_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
         await use(keeper)
@@ -386,22 +367,6 @@ class TestBlind:
         )
         assert blind._untold_usd_micros == 0
 
-    async def test_who_was_frozen_is_not_allowed(
-        self,
-        allowing: Callable[..., Any],
-        acme: Acme,
-        wire: HangingProxy,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
-        keeper = await allowing(hang=False, on_unavailable="allow")
-        async with acme.admin() as admin:
-            await admin.freeze(acme.org_id, APP, reason="its secret has leaked")
-        await until(lambda: not keeper.engine._blind.is_ready)
-        wire.hang()
-        with pytest.raises(UnavailableError):
-            await use(keeper)
-
 
 class TestProcesses:
     @pytest.fixture
@@ -414,8 +379,8 @@ class TestProcesses:
         return await service.register(tmp_path_factory.mktemp("spool"))
 
     @pytest.fixture(autouse=True)
-    async def a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
+    def a_budget(self) -> None:
+        """The service has one."""
 
     async def test_a_restart_loses_nothing(self, service: Service, app: Credentials) -> None:
         """Killed with calls under way, down while they end, and restarted on the same file."""

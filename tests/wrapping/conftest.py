@@ -1,7 +1,7 @@
 """A program between the real service and a stand-in for Bedrock."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from pricekeeper.standin import running
 from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 from wrapping.deployment import write_deployment
-from wrapping.world import Program, World
+from wrapping.world import MakeProgram, Program, World
 
 EXPIRY_INTERVAL_MS = 20
 START = datetime(2027, 1, 2, tzinfo=UTC)
@@ -39,7 +39,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def make_program(world: World, tmp_path: Path) -> Iterator[Callable[..., Program]]:
+def make_program(world: World, tmp_path: Path) -> Iterator[MakeProgram]:
     """Makes programs, each with an organisation and a ledger of its own."""
     made: list[Program] = []
     world.standin.ledger.clear()
@@ -56,5 +56,5 @@ def make_program(world: World, tmp_path: Path) -> Iterator[Callable[..., Program
 
 
 @pytest.fixture
-def program(make_program: Callable[..., Program]) -> Program:
+def program(make_program: MakeProgram) -> Program:
     return make_program()

@@ -41,20 +41,6 @@ async def test_an_invoked_body_may_be_read_in_parts(program: Program, bedrock: A
     await judge(program)
 
 
-async def test_tags_tiers_and_lengths_are_as_with_boto3(program: Program, bedrock: Any) -> None:
-    script = {"service_tier": "flex", "output_tokens": 9_000}
-    await bedrock.converse(
-        modelId="nova",
-        messages=messages(**script),
-        serviceTier={"type": "priority"},
-        requestMetadata={"team": "chat"},
-    )
-    assert program.ledger.totals.output_tokens == 4_096
-    await judge(program)
-    records = await asyncio.to_thread(program.records)
-    assert records[0]["tags"] == {"team": "chat"}
-
-
 async def test_a_hundred_calls_at_once_on_one_loop(program: Program, bedrock: Any) -> None:
     async def work(number: int) -> None:
         given = {"modelId": "premium", "messages": messages(input_tokens=number, output_tokens=7)}

@@ -29,7 +29,7 @@ from wrapping.stream_faces import (
 )
 from wrapping.world import HOLD_MS, Program, messages
 
-SLOWER = {"between_ms": 250, "output_tokens": 31}
+SLOWER = {"between_ms": 150, "output_tokens": 31}
 """Still under way when a busy machine looks at it."""
 
 

@@ -16,7 +16,7 @@ from pricekeeper.errors import InvalidValueError
 from wrapping.bodies import FAMILIES, body_of, encoded
 from wrapping.deployment import FOUNDATION, MODELS, PROFILE, PROFILE_ELSEWHERE
 from wrapping.faces import FACES, call
-from wrapping.world import Program, directive, messages
+from wrapping.world import MakeProgram, Program, directive, messages
 
 CACHED = {"cache_read": 11, "cache_write_5m": 300, "cache_write_1h": 7_000}
 THREADS = 8
@@ -98,9 +98,7 @@ def test_labels_become_ids_and_ids_stay_what_they_are(
     program.assert_exact()
 
 
-def test_a_call_that_falls_back_calls_the_other_model(
-    make_program: Callable[..., Program],
-) -> None:
+def test_a_call_that_falls_back_calls_the_other_model(make_program: MakeProgram) -> None:
     quotas = {**dict.fromkeys(MODELS, 10**9), "premium": 1}
     program = make_program(org={"quotas": quotas, "quota_enforcement": "STRICT"})
     bedrock = program.client(fallback=True)
@@ -109,21 +107,24 @@ def test_a_call_that_falls_back_calls_the_other_model(
     program.assert_exact()
 
 
+@pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("served", ["flex", "default", "priority"])
-def test_the_tier_that_served_is_what_counts(program: Program, served: str) -> None:
-    bedrock = program.client()
+def test_the_tier_that_served_is_what_counts(program: Program, face: str, served: str) -> None:
     script = {"service_tier": served, "output_tokens": 40}
-    asked: dict[str, Any] = {"modelId": "nova", "messages": messages(**script)}
-    bedrock.converse(**asked, serviceTier={"type": "priority"})
-    list(bedrock.converse_stream(**asked, serviceTier={"type": "priority"})["stream"])
-    invoke = {"modelId": "nova", "body": encoded("nova", **script), "serviceTier": "priority"}
-    bedrock.invoke_model(**invoke)
-    list(bedrock.invoke_model_with_response_stream(**invoke)["body"])
-    assert {entry.service_tier for entry in program.ledger.entries} == {served}
+    tagged: dict[str, Any] = {"modelId": "nova", "requestMetadata": {"team": "chat"}}
+    asked = {**tagged, "messages": messages(**script), "serviceTier": {"type": "priority"}}
+    for operation in ("converse", "converse_stream"):
+        assert call(face, program, operation, **asked).error is None
+    invoke: dict[str, Any] = {"modelId": "nova", "body": encoded("nova", **script)}
+    for operation in ("invoke_model", "invoke_model_with_response_stream"):
+        assert call(face, program, operation, **invoke, serviceTier="priority").error is None
+    assert [entry.service_tier for entry in program.ledger.entries] == [served] * 4
     program.assert_exact()
+    tags = [record["tags"] for record in program.records()]
+    assert (tags.count({"team": "chat"}), tags.count({})) == (2, 2)
 
 
-def test_a_dearer_tier_is_held_at_its_price(make_program: Callable[..., Program]) -> None:
+def test_a_dearer_tier_is_held_at_its_price(make_program: MakeProgram) -> None:
     """A budget that fits the call only at the default tier denies it at another one."""
     program = make_program(limit_usd_micros=3_000)
     bedrock = program.client()
@@ -186,7 +187,7 @@ class TestTheLongestAnswer:
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_one_that_is_not_said_is_the_keepers(
-        self, make_program: Callable[..., Program], family: str
+        self, make_program: MakeProgram, family: str
     ) -> None:
         """Each family has its own member for it."""
         program = make_program()
@@ -201,7 +202,7 @@ class TestTheLongestAnswer:
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_one_that_the_budget_can_hold_only_in_part_is_lowered(
-        self, make_program: Callable[..., Program], family: str
+        self, make_program: MakeProgram, family: str
     ) -> None:
         program = make_program(limit_usd_micros=4_000)
         bedrock = program.client(allow_lower_max_output=True, min_output_tokens=20)
@@ -218,7 +219,7 @@ class TestTheLongestAnswer:
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_one_above_the_cap_is_lowered_if_that_is_allowed(
-        self, make_program: Callable[..., Program], family: str
+        self, make_program: MakeProgram, family: str
     ) -> None:
         program = make_program()
         program.change(max_output_tokens_cap=30)
@@ -231,7 +232,7 @@ class TestTheLongestAnswer:
         assert program.ledger.totals.output_tokens == 30
         program.assert_exact()
 
-    def test_thinking_is_left_its_room(self, make_program: Callable[..., Program]) -> None:
+    def test_thinking_is_left_its_room(self, make_program: MakeProgram) -> None:
         """Never lowered to a body that Claude refuses."""
         program = make_program(limit_usd_micros=40_000)
         bedrock = program.client(allow_lower_max_output=True)
@@ -260,7 +261,7 @@ class TestTheLongestAnswer:
         assert [entry.tokens.output_tokens for entry in program.ledger.entries] == [5] * 2
         program.assert_exact()
 
-    def test_both_names_of_openai_are_lowered(self, make_program: Callable[..., Program]) -> None:
+    def test_both_names_of_openai_are_lowered(self, make_program: MakeProgram) -> None:
         program = make_program(limit_usd_micros=4_000)
         bedrock = program.client(allow_lower_max_output=True)
         body = {**body_of("gpt", 9_000, output_tokens=9_000), "max_tokens": 9_000}
@@ -325,9 +326,7 @@ def test_what_the_deployment_file_has_no_price_for_is_refused(
     assert program.attempts() == 0
 
 
-def test_pictures_and_documents_are_held_for_by_their_own_bounds(
-    make_program: Callable[..., Program],
-) -> None:
+def test_pictures_and_documents_are_held_for_by_their_own_bounds(make_program: MakeProgram) -> None:
     program = make_program(limit_usd_micros=40_000)
     picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG" + bytes(1_000_000)}}}
     note = {"document": {"format": "txt", "name": "note", "source": {"bytes": b"words " * 50}}}

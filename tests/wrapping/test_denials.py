@@ -5,7 +5,6 @@ Nothing reaches Bedrock, and botocore does not retry.
 
 import json
 import pickle
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,7 +20,7 @@ from scraping import until
 from wrapping.bodies import encoded
 from wrapping.deployment import MODELS
 from wrapping.faces import FACES, Outcome, call
-from wrapping.world import APP, Program, messages, run_apart
+from wrapping.world import APP, MakeProgram, Program, messages, run_apart
 
 OPERATIONS: dict[str, dict[str, Any]] = {
     "converse": {"messages": messages()},
@@ -49,7 +48,7 @@ def assert_denied(outcome: Outcome, code: str, kind: type[ServiceError]) -> Any:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_too_little_money_is_a_quota_that_is_exceeded(
-    make_program: Callable[..., Program], face: str, operation: str
+    make_program: MakeProgram, face: str, operation: str
 ) -> None:
     program = make_program(limit_usd_micros=1)
     given: dict[str, Any] = {"modelId": "premium", **OPERATIONS[operation]}
@@ -62,7 +61,7 @@ def test_too_little_money_is_a_quota_that_is_exceeded(
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_too_fast_is_throttling(make_program: Callable[..., Program], face: str) -> None:
+def test_too_fast_is_throttling(make_program: MakeProgram, face: str) -> None:
     """A retry of botocore would make it worse."""
     program = make_program(app={"rate_limits": ONE_A_MINUTE})
     given: dict[str, Any] = {"modelId": "premium", "messages": messages()}

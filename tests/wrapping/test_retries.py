@@ -27,7 +27,7 @@ from scraping import until
 from wrapping.bodies import encoded
 from wrapping.deployment import PRICES
 from wrapping.faces import FACES, REFUSALS, call
-from wrapping.world import Books, Program, messages
+from wrapping.world import Books, MakeProgram, Program, messages
 
 OPERATIONS = ["converse", "converse_stream", "invoke_model", "invoke_model_with_response_stream"]
 CONVERSE: dict[str, Any] = {"modelId": "premium", "messages": messages()}
@@ -234,7 +234,7 @@ def test_a_lost_or_unreadable_answer_may_have_been_billed(
 
 
 def test_a_retry_that_the_budget_cannot_hold_is_not_sent(
-    make_program: Callable[..., Program], face: str
+    make_program: MakeProgram, face: str
 ) -> None:
     """The first attempt may be billed, so too little is left for a second one."""
     program = make_program(limit_usd_micros=1_000)

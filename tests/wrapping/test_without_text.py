@@ -1,7 +1,6 @@
 """A wrapped client that calls embedding, reranking and image models."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pricekeeper.bedrock import judge
 from pricekeeper.client.errors import UnavailableError
 from wrapping.deployment import ALL, PRICES, WITHOUT_TEXT
 from wrapping.faces import FACES, call
-from wrapping.world import PLENTY_USD_MICROS, Program, directive, messages
+from wrapping.world import PLENTY_USD_MICROS, MakeProgram, Program, directive, messages
 
 BODIES: dict[str, dict[str, Any]] = {
     "vectors": {"inputText": directive(input_tokens=321), "dimensions": 256},
@@ -29,7 +28,7 @@ PICTURE = {"taskType": "TEXT_IMAGE", "textToImageParams": {"text": "hello"}}
 
 
 @pytest.fixture
-def program(make_program: Callable[..., Program]) -> Program:
+def program(make_program: MakeProgram) -> Program:
     labels = [*WITHOUT_TEXT, "premium"]
     quotas = dict.fromkeys(labels, PLENTY_USD_MICROS)
     return make_program(org={"model_ordering": labels, "quotas": quotas})
@@ -113,9 +112,7 @@ def test_without_the_service_a_known_model_is_called_as_it_is(program: Program) 
         assert keeper.untold == 3  # both, and that nothing is to be held for the first question
 
 
-def test_a_model_that_writes_text_is_never_granted_no_output(
-    make_program: Callable[..., Program],
-) -> None:
+def test_a_model_that_writes_text_is_never_granted_no_output(make_program: MakeProgram) -> None:
     """Otherwise its body would be sent without a longest answer."""
     prompt = {"messages": messages()}
     prompt_micros = judge(prompt, None).bounds.input_tokens * PRICES["premium"]["input"] // 10**6

@@ -19,7 +19,7 @@ from pricekeeper import AsyncPriceKeeper, PriceKeeper, wrap
 from pricekeeper.client.wrapping import async_streams, wrapper
 from pricekeeper.errors import InvalidValueError, SettingsError
 from wrapping.faces import SESSION
-from wrapping.world import Program, messages
+from wrapping.world import MakeProgram, Program, messages
 
 REGION = {"region_name": "us-east-1"}
 
@@ -74,9 +74,7 @@ def test_wrapping_twice_counts_once(program: Program, monkeypatch: pytest.Monkey
     bedrock.close()
 
 
-def test_two_clients_are_wrapped_each_for_itself(
-    make_program: Callable[..., Program],
-) -> None:
+def test_two_clients_are_wrapped_each_for_itself(make_program: MakeProgram) -> None:
     mine, other = make_program(), make_program()
     first, bare = mine.client(), mine.bare_client()
     second = wrap(other.bare_client(), other.keeper)

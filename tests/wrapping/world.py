@@ -255,6 +255,9 @@ class Program:
             client.close()
 
 
+MakeProgram = Callable[..., Program]
+
+
 def directive(**script: Any) -> str:
     """A user's text that scripts the stand-in.
 
