@@ -158,15 +158,15 @@ export interface ClientBudget {
   name: string;
   scope: "APP" | "ORG";
   window: "DAY" | "HOUR" | "MONTH" | "WEEK";
-  enforcement: "HARD" | "SOFT";
-  kind: "BUDGET" | "QUOTA";
   limit_usd_micros: Int;
   spent_usd_micros: Int;
   held_usd_micros: Int;
-  unsettled_usd_micros: Int;
   remaining_usd_micros: Int;
-  window_started_at: string;
   resets_at: string;
+  enforcement: "HARD" | "SOFT";
+  kind: "BUDGET" | "QUOTA";
+  unsettled_usd_micros: Int;
+  window_started_at: string;
   label?: string;
   tag?: Record<string, string>;
   org_id: string;
@@ -316,16 +316,16 @@ export interface Mistake {
 /** One label's day. */
 export interface ModelAggregate {
   bedrock_model_id: string;
-  cost_usd_micros: Int;
   quota_usd_micros: Int;
   quota_pct: number;
   quota_status: string;
+  requests: Int;
+  average_cost_usd_micros: Int;
+  cost_usd_micros: Int;
   input_tokens: Int;
   output_tokens: Int;
   cache_read_tokens: Int;
   cache_write_tokens: Int;
-  requests: Int;
-  average_cost_usd_micros: Int;
 }
 
 /** An organisation. */
