@@ -63,7 +63,9 @@ def test_the_entry_used_longest_ago_makes_room() -> None:
     cache.put("b", 2)
     assert cache.get("a") == 1
     cache.put("c", 3)
-    assert list(cache) == ["a", "c"]
+    cache.put("a", 4)
+    cache.put("d", 5)
+    assert list(cache) == ["a", "d"]
     assert cache.peek("b") is None
 
 

@@ -108,8 +108,7 @@ def test_seven_calls_at_once_never_spend_more_than_the_budget(
         tokens, output, _cost = bill_of(request)
         peer.sendall(whole(usage_in_words(request, tokens, output)))
 
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": LIMIT_USD_MICROS}
-    with scripted(answer, budgets=[budget]) as (world, upstream, app):
+    with scripted(answer, limit_usd_micros=LIMIT_USD_MICROS) as (world, upstream, app):
         replies = attack(world, app, path, body, headers)
         assert {reply.status for reply in replies} <= {200, 400}
         costs = sorted(bill_of(request)[2] for request in upstream.requests)

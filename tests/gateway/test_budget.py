@@ -51,8 +51,7 @@ def test_exactly_as_many_calls_reach_the_upstream_as_the_budget_has_room_for(
             tmp_path, "--workers", str(WORKERS), environment=environment, store=store
         ) as server:
             world = World(server.url, standin.ledger, ShiftedClock(), standin.url)
-            budget = {"name": "all", "window": "MONTH", "limit_usd_micros": BUDGETED * cost}
-            app = App(Api(server.url)).register(budgets=[budget])
+            app = App(Api(server.url)).register(limit_usd_micros=BUDGETED * cost)
             statuses: list[int] = []
 
             with connections_to_each(server, WORKERS, AT_ONCE // WORKERS) as connections:

@@ -80,8 +80,7 @@ def test_the_body_of_an_invoke_is_counted_as_it_is(world: World, operation: str)
 
 def test_a_call_fits_that_its_bytes_would_not(world: World) -> None:
     """Its bytes come to four times what it costs; the model that is not counted denies it."""
-    budget = {"name": "all", "window": "MONTH", "limit_usd_micros": 2 * TOKENS * 5}
-    app = App(world.api).register(budgets=[budget])
+    app = App(world.api).register(limit_usd_micros=2 * TOKENS * 5)
     body = converse_body(text_of(TOKENS), **CONFIG)
     assert world.post("/model/standard/converse", body, app).status == 400
     assert world.post("/model/premium/converse", body, app).status == 200

@@ -20,8 +20,7 @@ PLAIN = converse_body(inferenceConfig={"maxTokens": 100})
 
 
 def poor_app(world: World, limit_usd_micros: int = 1_000, **changes: Any) -> App:
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": limit_usd_micros}
-    return App(world.api).register(budgets=[budget], **changes)
+    return App(world.api).register(limit_usd_micros, **changes)
 
 
 def test_a_budget_without_room_is_a_400_that_a_person_can_act_on(world: World) -> None:

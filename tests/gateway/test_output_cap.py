@@ -134,8 +134,7 @@ def test_less_is_held_for_it(world: World) -> None:
     """A budget that denies the stated length has room for the cap."""
     price = BY_LABEL["premium"]
     limit = 2 * len(json.dumps(agent_body())) * price.cache_write_5m
-    budget = {"name": "all", "window": "MONTH", "limit_usd_micros": limit}
-    app = App(world.api).register(budgets=[budget])
+    app = App(world.api).register(limit_usd_micros=limit)
     body = agent_body(max_tokens=limit // price.output)
     assert world.post("/anthropic/v1/messages", body, app).status == 400
     change(world, app.org, max_output_tokens_cap=8_192)

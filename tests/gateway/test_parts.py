@@ -62,10 +62,9 @@ def test_calls_are_counted_by_label_and_outcome(
 
 
 def test_denied_and_throttled_are_told_apart_from_bedrocks_own(world: World) -> None:
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 5}
     limit = {"*": {"rpm": {"capacity": 1, "refill_amount": 1, "refill_period_ms": 3_600_000}}}
     before = scrape(world.api)
-    world.converse(App(world.api).register(budgets=[budget]))
+    world.converse(App(world.api).register(limit_usd_micros=5))
     fast = App(world.api).register(rate_limits=limit)
     for _ in range(2):
         world.converse(fast)

@@ -232,8 +232,7 @@ def test_what_has_a_price_is_sent(world: World, app: App) -> None:
 
 def test_a_document_elsewhere_is_held_for_whatever_stands_beside_it(world: World) -> None:
     """Seven calls at once spent 30 dollars of a budget of 30 cents so."""
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 300_000}
-    app = App(world.api).register(budgets=[budget])
+    app = App(world.api).register(limit_usd_micros=300_000)
     source = {"s3Location": {"uri": "s3://bucket/key"}}
     masks: list[dict[str, Any]]
     masks = [{}, {"text": None}, {"content": []}, {"bytes": ""}, {"type": "image"}]
@@ -360,8 +359,7 @@ def test_what_is_said_is_left_as_it_is(sent_on: SentOn) -> None:
 
 def test_an_answer_is_shortened_to_what_the_budget_has_left(sent_on: SentOn) -> None:
     """Only of a call that did not say how long it may be."""
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 10_000}
-    _, body = sent_on("/model/premium/converse", converse_body(), budgets=[budget])
+    _, body = sent_on("/model/premium/converse", converse_body(), limit_usd_micros=10_000)
     most = body["inferenceConfig"]["maxTokens"]
     assert 0 < most < 400
 

@@ -10,7 +10,7 @@ from gateway.conftest import ScriptedWorld
 from gateway.models import BY_LABEL
 from gateway.test_dialects import chat_body
 from gateway.wire import CHUNKED, Answer, chunk, sending, whole
-from gateway.world import BUDGET, Books, claude_body, converse_body
+from gateway.world import Books, claude_body, converse_body
 from pricekeeper.standin.endpoint import event_frame, exception_frame
 from scraping import until
 
@@ -168,10 +168,13 @@ def test_an_error_that_says_what_it_used_is_counted(
 @pytest.mark.parametrize("shape", ["aws header and body", "nothing but a body", "empty"])
 def test_throttling_does_not_eat_a_budget(scripted: ScriptedWorld, path: str, shape: str) -> None:
     """22 refused calls, each holding most of the budget, release it."""
-    budget = {"name": BUDGET, "window": "DAY", "limit_usd_micros": TWO_USD_MICROS}
     label = "gpt" if path == CHAT else "premium"
     tokens = TWO_USD_MICROS * 9 // 10 // BY_LABEL[label].output
-    with scripted(answering(FREE[shape]), budgets=[budget]) as (world, upstream, app):
+    with scripted(answering(FREE[shape]), limit_usd_micros=TWO_USD_MICROS) as (
+        world,
+        upstream,
+        app,
+    ):
         for _ in range(22):
             assert world.post(path, BODIES[path](max_tokens=tokens), app).status == 429
         assert len(upstream.requests) == 22

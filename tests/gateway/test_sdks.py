@@ -105,8 +105,7 @@ def test_a_stream_that_is_left_is_counted(world: World, app: App, sdk: Any) -> N
 def test_a_spent_budget_is_final(world: World, sdk: Any) -> None:
     """One attempt, and the message is in the exception."""
     make, ask = sdk
-    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 5}
-    app = App(world.api).register(budgets=[budget])
+    app = App(world.api).register(limit_usd_micros=5)
     with make(world, app) as client:
         statuses = attempts_of(client)
         with pytest.raises((openai.BadRequestError, anthropic.BadRequestError), match="budget all"):

@@ -119,14 +119,15 @@ def test_another_header_is_no_signature(header: str) -> None:
 class Signed:
     """A request that was signed, and what of it is sent otherwise."""
 
+    world: World
     path: str
     query: str
     headers: Mapping[str, str]
     body: bytes
 
-    def send(self, world: World) -> Reply:
+    def send(self) -> Reply:
         target = self.path + (f"?{self.query}" if self.query else "")
-        return world.api.call("POST", target, data=self.body, headers=dict(self.headers))
+        return self.world.api.call("POST", target, data=self.body, headers=dict(self.headers))
 
     @property
     def stamp(self) -> str:
@@ -168,7 +169,7 @@ class Signer:
         )
         epoch = more.pop("epoch", self.now_epoch)
         _sign_at(self.monkeypatch, request, epoch, credentials, **more)
-        return Signed(path, query, dict(request.headers.items()), data)
+        return Signed(self.world, path, query, dict(request.headers.items()), data)
 
 
 @pytest.fixture
@@ -179,15 +180,15 @@ def signer(world: World, app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     world.clock.stopped_at_ms = None
 
 
-def assert_refused(reply: Reply, world: World, app: App) -> None:
+def assert_refused(reply: Reply, by: Signer) -> None:
     """403, nothing was authorized, and nothing was sent on."""
     assert reply.status == 403, reply.data
     assert reply.headers["x-amzn-errortype"] in (
         "InvalidSignatureException", "AccessDeniedException", "MissingAuthenticationTokenException"
     )  # fmt: skip
-    assert world.ledger.attempts == {}
-    assert app.unfinished("open") == []
-    assert app.usage() == []
+    assert by.world.ledger.attempts == {}
+    assert by.app.unfinished("open") == []
+    assert by.app.usage() == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def assert_refused(reply: Reply, world: World, app: App) -> None:
 def test_a_signature_of_botocores_is_accepted(
     world: World, app: App, signer: Signer, model: str, query: str
 ) -> None:
-    reply = signer.sign(f"/bedrock/model/{model}/converse", query).send(world)
+    reply = signer.sign(f"/bedrock/model/{model}/converse", query).send()
     assert reply.status == 200, reply.data
     world.assert_equal(app)
 
@@ -225,7 +226,7 @@ def test_a_client_of_http2_signs_the_authority(
         stamp=signed.stamp,
     )
     renewed = header.replace(presented.signature, signature)
-    assert signed.with_header("authorization", renewed).send(world).status == status
+    assert signed.with_header("authorization", renewed).send().status == status
 
 
 def _in_authorization(old: str, new: str) -> Change:
@@ -281,16 +282,14 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", list(CHANGES))
-def test_any_change_of_a_signed_request_is_refused(
-    world: World, app: App, signer: Signer, what: str
-) -> None:
+def test_any_change_of_a_signed_request_is_refused(signer: Signer, what: str) -> None:
     """One change at a time; the unchanged request would be served."""
     signed = signer.sign(query="a=1")
-    reply = CHANGES[what](signed).send(world)
+    reply = CHANGES[what](signed).send()
     if what != "capital-signature":  # which is none
         assert reply.headers["x-amzn-errortype"] == "InvalidSignatureException"
-    assert_refused(reply, world, app)
-    assert signed.send(world).status == 200
+    assert_refused(reply, signer)
+    assert signed.send().status == 200
 
 
 @pytest.mark.parametrize("what", list(CHANGES))
@@ -299,38 +298,34 @@ def test_a_change_is_refused_also_where_the_signer_is_known(
 ) -> None:
     """What a token signs with is remembered; whether a request was signed with it is not."""
     signed = signer.sign(query="a=1")
-    assert signed.send(world).status == 200
-    assert CHANGES[what](signed).send(world).status == 403
-    assert signed.send(world).status == 200
+    assert signed.send().status == 200
+    assert CHANGES[what](signed).send().status == 403
+    assert signed.send().status == 200
     assert world.ledger.attempts == {"Converse": 2}
 
 
 @pytest.mark.parametrize("service", ["s3", "dynamodb", "bedrock-agent", "execute-api"])
-def test_a_signature_for_another_service_is_refused(
-    world: World, app: App, signer: Signer, service: str
-) -> None:
-    assert_refused(signer.sign(service=service).send(world), world, app)
+def test_a_signature_for_another_service_is_refused(signer: Signer, service: str) -> None:
+    assert_refused(signer.sign(service=service).send(), signer)
 
 
-def test_the_newer_name_of_the_service_is_accepted(world: World, signer: Signer) -> None:
-    assert signer.sign(service="bedrock-mantle", region="eu-central-1").send(world).status == 200
+def test_the_newer_name_of_the_service_is_accepted(signer: Signer) -> None:
+    assert signer.sign(service="bedrock-mantle", region="eu-central-1").send().status == 200
 
 
 @pytest.mark.parametrize(
     ("apart_secs", "status"), [(-301, 403), (-300, 200), (0, 200), (300, 200), (301, 403)]
 )
-def test_clocks_may_be_five_minutes_apart(
-    world: World, app: App, signer: Signer, apart_secs: int, status: int
-) -> None:
+def test_clocks_may_be_five_minutes_apart(signer: Signer, apart_secs: int, status: int) -> None:
     """And not a second more, either way."""
-    reply = signer.sign(epoch=signer.now_epoch + apart_secs).send(world)
+    reply = signer.sign(epoch=signer.now_epoch + apart_secs).send()
     assert reply.status == status, reply.data
     if status == 403:
         assert "clock" in reply.json["message"]
-        assert_refused(reply, world, app)
+        assert_refused(reply, signer)
 
 
-def test_a_day_that_is_not_the_dates_is_refused(world: World, app: App, signer: Signer) -> None:
+def test_a_day_that_is_not_the_dates_is_refused(world: World, signer: Signer) -> None:
     """The scope names another day than the date, and the signature is right for that."""
     signed = signer.sign()
     presented = parse_presented(signed.headers["Authorization"])
@@ -354,50 +349,46 @@ def test_a_day_that_is_not_the_dates_is_refused(world: World, app: App, signer: 
         return signed.with_header("authorization", header.replace(f"/{claim.day}/", f"/{day}/"))
 
     assert with_day(claim.day).headers["authorization"] == signed.headers["Authorization"]
-    assert_refused(with_day(f"{int(claim.day) - 1:08}").send(world), world, app)
+    assert_refused(with_day(f"{int(claim.day) - 1:08}").send(), signer)
 
 
-def test_a_token_of_another_app_does_not_fit(world: World, app: App, signer: Signer) -> None:
+def test_a_token_of_another_app_does_not_fit(world: World, signer: Signer) -> None:
     """Neither in the place of the own one, nor signed with the own secret."""
     other = App(world.api).register()
     token = other.aws_credentials()["Token"]
-    assert_refused(signer.sign().with_header("x-amz-security-token", token).send(world), world, app)
+    assert_refused(signer.sign().with_header("x-amz-security-token", token).send(), signer)
     keys = signer.keys
     mixed = Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], token)
-    assert_refused(signer.sign(credentials=mixed).send(world), world, app)
+    assert_refused(signer.sign(credentials=mixed).send(), signer)
     assert other.usage() == []
 
 
-def test_a_token_that_is_not_signed_is_refused(world: World, app: App, signer: Signer) -> None:
+def test_a_token_that_is_not_signed_is_refused(signer: Signer) -> None:
     """Else it could be put into another's request."""
     keys = signer.keys
     without = Credentials(keys["AccessKeyId"], keys["SecretAccessKey"])
     signed = signer.sign(credentials=without)
-    assert_refused(
-        signed.with_header("x-amz-security-token", keys["Token"]).send(world), world, app
-    )
+    assert_refused(signed.with_header("x-amz-security-token", keys["Token"]).send(), signer)
 
 
-def test_aws_credentials_that_are_not_ours_are_refused(
-    world: World, app: App, signer: Signer
-) -> None:
+def test_aws_credentials_that_are_not_ours_are_refused(signer: Signer) -> None:
     """With no token, with a made-up token, and with one that another key signed."""
     parts = signer.keys["Token"].split(".")
     forged = ".".join([parts[0], parts[1], parts[2][::-1]])
     for token in (None, "made-up", forged):
         credentials = Credentials("AKIDEXAMPLE00000000", "secret", token)
-        reply = signer.sign(credentials=credentials).send(world)
+        reply = signer.sign(credentials=credentials).send()
         assert "AWS_PROFILE" in reply.json["message"]  # where an SDK may have found them
-        assert_refused(reply, world, app)
+        assert_refused(reply, signer)
 
 
 def test_a_forged_token_is_refused_also_with_the_right_secret_for_it(
-    world: World, app: App, signer: Signer
+    app: App, signer: Signer
 ) -> None:
     """The secret is derived from the token's text, so the text has to be validated as well."""
     token = app.login()
     credentials = Credentials(OTHER_KEY_ID, signer.keys["SecretAccessKey"], token)
-    assert_refused(signer.sign(credentials=credentials).send(world), world, app)
+    assert_refused(signer.sign(credentials=credentials).send(), signer)
 
 
 ACTED_ON = {
@@ -408,26 +399,24 @@ ACTED_ON = {
 
 
 @pytest.mark.parametrize("header", ACTED_ON)
-def test_what_a_call_is_counted_by_has_to_be_signed(
-    world: World, app: App, signer: Signer, header: str
-) -> None:
+def test_what_a_call_is_counted_by_has_to_be_signed(signer: Signer, header: str) -> None:
     """Otherwise a replay could use another budget or a dearer tier."""
-    added = signer.sign().with_header(header, ACTED_ON[header]).send(world)
+    added = signer.sign().with_header(header, ACTED_ON[header]).send()
     assert header in added.json["message"]
-    assert_refused(added, world, app)
-    assert signer.sign(headers={header: ACTED_ON[header]}).send(world).status == 200
+    assert_refused(added, signer)
+    assert signer.sign(headers={header: ACTED_ON[header]}).send().status == 200
 
 
-def test_no_credentials_at_all(world: World, app: App) -> None:
+def test_no_credentials_at_all(signer: Signer) -> None:
     """The message says what to send."""
-    reply = world.api.call("POST", PATH, converse_body())
+    reply = signer.world.api.call("POST", PATH, converse_body())
     assert reply.headers["x-amzn-errortype"] == "MissingAuthenticationTokenException"
     assert "/auth/aws-credentials" in reply.json["message"]
-    assert_refused(reply, world, app)
+    assert_refused(reply, signer)
 
 
 def test_signatures_are_compared_in_constant_time(
-    world: World, signer: Signer, monkeypatch: pytest.MonkeyPatch
+    signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the one function that does so."""
     compared: list[tuple[str, str]] = []
@@ -438,7 +427,7 @@ def test_signatures_are_compared_in_constant_time(
 
     signed = signer.sign()
     monkeypatch.setattr("pricekeeper.gateway.identity.hmac.compare_digest", compare)
-    assert signed.send(world).status == 200
+    assert signed.send().status == 200
     assert signed.headers["Authorization"].endswith(compared[0][0])
 
 

@@ -83,9 +83,9 @@ class App:
     def basic(self) -> str:
         return f"Basic {base64.b64encode(self.pair.encode()).decode()}"
 
-    def register(self, **changes: Any) -> "App":
-        """Make the organisation and the app, and log in."""
-        budget = {"name": BUDGET, "window": "MONTH", "limit_usd_micros": GENEROUS_USD_MICROS}
+    def register(self, limit_usd_micros: int = GENEROUS_USD_MICROS, **changes: Any) -> "App":
+        """Make the organisation and the app, with that budget, and log in."""
+        budget = {"name": BUDGET, "window": "MONTH", "limit_usd_micros": limit_usd_micros}
         settings = {
             "org_name": "Acme",
             "timezone": "UTC",

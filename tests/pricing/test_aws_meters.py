@@ -39,30 +39,18 @@ DEFAULT, BATCH, FLEX, PRIORITY = Variant.DEFAULT, Variant.BATCH, Variant.FLEX, V
         ("USE1-NovaPro-cache-write-input-token-count", "NovaPro", Meter(W5M)),
         ("USE1-Llama4-Maverick-17B-output-tokens-batch", "Llama4-Maverick-17B", Meter(OUT, BATCH)),
         ("USE1-Nova2.0Lite-input-tokens-flex", "Nova2.0Lite", Meter(IN, FLEX)),
-        (
-            "USE1-Nova2.0Pro-text-input-tokens-priority-cross-region-global",
-            "Nova2.0Pro",
-            Meter(IN, PRIORITY, GLOBAL),
-        ),
-        (
-            "USE1-Nova2.0Lite-input-tokens-cross-region-global-batch",
-            "Nova2.0Lite",
-            Meter(IN, BATCH, GLOBAL),
-        ),
-        (
-            "USE1-Claude4Sonnet-cache-read-input-token-count-long-context-cross-region-global",
-            "Claude4Sonnet",
-            Meter(READ, DEFAULT, GLOBAL, True),
-        ),
+        ("USE1-Nova2.0Pro-text-input-tokens-priority-cross-region-global", "Nova2.0Pro",
+         Meter(IN, PRIORITY, GLOBAL)),
+        ("USE1-Nova2.0Lite-input-tokens-cross-region-global-batch", "Nova2.0Lite",
+         Meter(IN, BATCH, GLOBAL)),
+        ("USE1-Claude4Sonnet-cache-read-input-token-count-long-context-cross-region-global",
+         "Claude4Sonnet", Meter(READ, DEFAULT, GLOBAL, True)),
         ("USE1-openai.gpt-oss-120b-mantle-input-tokens-standard", "openai.gpt-oss-120b", Meter(IN)),
         ("USE1-xai.grok-4.3-mantle-cache-read-tokens-flex", "xai.grok-4.3", Meter(READ, FLEX)),
-        (
-            "UGW1-openai.gpt-5.6-terra-mantle-input-tokens-long-ctx-standard",
-            "openai.gpt-5.6-terra",
-            Meter(IN, long_context=True),
-        ),
+        ("UGW1-openai.gpt-5.6-terra-mantle-input-tokens-long-ctx-standard", "openai.gpt-5.6-terra",
+         Meter(IN, long_context=True)),
     ],
-)
+)  # fmt: skip
 def test_a_meter_of_plain_tokens(usage_type: str, name: str, meter: Meter) -> None:
     """Each spelling tells kind, tier, scope and length."""
     assert read_usage_type(usage_type) == (name, meter)

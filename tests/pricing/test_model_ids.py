@@ -13,18 +13,11 @@ ARN = "arn:aws:bedrock:us-east-1:111122223333:"
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "anthropic.claude-3-5-sonnet-20241022-v2:0",
-        "anthropic.claude-opus-5-5",
-        "amazon.nova-pro-v1:0",
-        "meta.llama3-3-70b-instruct-v1:0",
-        "mistral.mistral-7b-instruct-v0:2",
-        "openai.gpt-oss-120b-1:0",
-        "openai.gpt-5.4",
-        "ai21.jamba-1-5-large-v1:0",
-        "anthropic.claude-3-sonnet-20240229-v1:0:200k",
-    ],
-)
+    ["anthropic.claude-3-5-sonnet-20241022-v2:0", "anthropic.claude-opus-5-5", "openai.gpt-5.4",
+     "amazon.nova-pro-v1:0", "meta.llama3-3-70b-instruct-v1:0", "mistral.mistral-7b-instruct-v0:2",
+     "openai.gpt-oss-120b-1:0", "ai21.jamba-1-5-large-v1:0",
+     "anthropic.claude-3-sonnet-20240229-v1:0:200k"],
+)  # fmt: skip
 def test_a_foundation_model_id_is_its_own_base(text: str) -> None:
     """Dots and colons inside it are part of the name."""
     assert normalise_model_id(text) == ModelRef(text)
@@ -70,10 +63,7 @@ def test_arns_that_name_a_model(text: str, expected: ModelRef) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (
-            f"{ARN}application-inference-profile/abcd1234efgh",
-            "bedrock application-inference-profile",
-        ),
+        (f"{ARN}application-inference-profile/a1", "bedrock application-inference-profile"),
         (f"{ARN}provisioned-model/abcd1234efgh", "bedrock provisioned-model"),
         (f"{ARN}custom-model/amazon.nova-lite-v1:0/abcd1234efgh", "bedrock custom-model"),
         (f"{ARN}custom-model-deployment/abcd1234efgh", "bedrock custom-model-deployment"),

@@ -217,6 +217,11 @@ def slow(store: Store) -> SlowStore:
     return SlowStore(store)
 
 
+@pytest.fixture
+def slow_book(slow: SlowStore, time: ManualClock, model: Model) -> PriceBook:
+    return PriceBook(slow, time, a_catalogue(model))
+
+
 async def started(slow: SlowStore, lookup: Awaitable[Any]) -> asyncio.Future[Any]:
     task = asyncio.ensure_future(lookup)
     await slow.reading.wait()
@@ -224,11 +229,10 @@ async def started(slow: SlowStore, lookup: Awaitable[Any]) -> asyncio.Future[Any
 
 
 async def test_age_is_counted_from_the_question(
-    slow: SlowStore, time: ManualClock, model: Model, day: date
+    slow: SlowStore, slow_book: PriceBook, time: ManualClock, model: Model, day: date
 ) -> None:
     """A reply that took half a minute is half a minute old when it comes."""
-    book = PriceBook(slow, time, a_catalogue(model))
-    asked = await started(slow, book.find_prices(model, day))
+    asked = await started(slow, slow_book.find_prices(model, day))
     time.advance_ms(MINUTE_MS // 2)
     slow.go_on.set()
     await asked
@@ -236,16 +240,15 @@ async def test_age_is_counted_from_the_question(
 
     time.advance_ms(MINUTE_MS // 2)
 
-    assert (await book.find_prices(model, day)).source != "config"
+    assert (await slow_book.find_prices(model, day)).source != "config"
 
 
 async def test_who_gives_up_does_not_take_the_others_along(
-    slow: SlowStore, time: ManualClock, model: Model, day: date
+    slow: SlowStore, slow_book: PriceBook, model: Model, day: date
 ) -> None:
     """The first caller may be cancelled; others that wait for the same read get it."""
-    book = PriceBook(slow, time, a_catalogue(model))
-    first = await started(slow, book.find_prices(model, day))
-    second = asyncio.ensure_future(book.find_prices(model, day))
+    first = await started(slow, slow_book.find_prices(model, day))
+    second = asyncio.ensure_future(slow_book.find_prices(model, day))
     await asyncio.sleep(0)
 
     first.cancel()
@@ -256,48 +259,45 @@ async def test_who_gives_up_does_not_take_the_others_along(
 
 
 async def test_a_store_that_can_not_be_read_is_not_replaced_by_the_file(
-    slow: SlowStore, time: ManualClock, model: Model, day: date
+    slow: SlowStore, slow_book: PriceBook, model: Model, day: date
 ) -> None:
     """It fails closed, for all callers that waited, and asks again the next time."""
-    book = PriceBook(slow, time, a_catalogue(model))
     slow.failure = StoreUnavailableError("injected")
     slow.go_on.set()
 
     answers = await asyncio.gather(
-        *(book.find_prices(model, day) for _ in range(3)), return_exceptions=True
+        *(slow_book.find_prices(model, day) for _ in range(3)), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
     slow.failure = None
 
-    assert (await book.find_prices(model, day)).source == "config"
+    assert (await slow_book.find_prices(model, day)).source == "config"
 
 
 async def test_a_stale_answer_is_not_used_when_the_store_is_away(
-    slow: SlowStore, time: ManualClock, model: Model, day: date
+    slow: SlowStore, slow_book: PriceBook, time: ManualClock, model: Model, day: date
 ) -> None:
     """Sixty seconds are the promise, not a wish."""
-    book = PriceBook(slow, time, a_catalogue(model))
     slow.go_on.set()
-    await book.find_prices(model, day)
+    await slow_book.find_prices(model, day)
     slow.failure = StoreUnavailableError("injected")
     time.advance_ms(MINUTE_MS)
 
     with pytest.raises(StoreUnavailableError):
-        await book.find_prices(model, day)
+        await slow_book.find_prices(model, day)
 
 
 async def test_what_was_being_read_during_a_refresh_is_not_kept(
-    slow: SlowStore, time: ManualClock, model: Model, day: date
+    slow: SlowStore, slow_book: PriceBook, model: Model, day: date
 ) -> None:
     """A reply from before the refresh does not hide the new price for a minute."""
-    book = PriceBook(slow, time, a_catalogue(model))
-    before = await started(slow, book.find_prices(model, day))
+    before = await started(slow, slow_book.find_prices(model, day))
     await state(slow, model, day, quoted(input=1))
-    book.forget()
+    slow_book.forget()
     slow.go_on.set()
 
     assert (await before).source == "config"
-    assert (await book.find_prices(model, day)).source == "pricing-cache:quotes-9"
+    assert (await slow_book.find_prices(model, day)).source == "pricing-cache:quotes-9"
 
 
 async def test_a_refresh_is_in_force_at_once_where_it_ran(
@@ -305,8 +305,7 @@ async def test_a_refresh_is_in_force_at_once_where_it_ran(
 ) -> None:
     """The instance that refreshed forgets what it knew."""
     now = ManualClock(clock.now_ms())
-    book = PriceBook(store, now, a_catalogue(model))
-    day = utc_day(now)
+    book, day = PriceBook(store, now, a_catalogue(model)), utc_day(now)
     await book.find_prices(model, day)
 
     await book.refresh(Quotes({"premium": quoted(input=2_500_000)}))
@@ -316,17 +315,12 @@ async def test_a_refresh_is_in_force_at_once_where_it_ran(
     assert prices.source == "pricing-cache:quotes-1"
 
 
-@pytest.fixture
-def three_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have three answers remembered at most."""
-    monkeypatch.setattr(service, "ENTRIES_MAX", 3)
-
-
-@pytest.mark.usefixtures("three_answers")
 async def test_the_memory_is_bounded(
-    book: PriceBook, model: Model, day: date, meter: StoreMeter
+    store: Store, model: Model, day: date, meter: StoreMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest answer goes when there are too many."""
+    monkeypatch.setattr(service, "ENTRIES_MAX", 3)
+    book = PriceBook(store, ManualClock(), a_catalogue(model))
     for offset in range(5):
         await book.find_prices(model, day + timedelta(days=offset))
     meter.clear()

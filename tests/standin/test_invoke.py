@@ -146,24 +146,17 @@ def test_claude(bedrock: Any) -> None:
         "cache_creation": {"ephemeral_5m_input_tokens": 40, "ephemeral_1h_input_tokens": 8},
     }
 
-    assert (reply["type"], reply["role"], reply["stop_reason"]) == (
-        "message",
-        "assistant",
-        "end_turn",
-    )
+    told = (reply["type"], reply["role"], reply["stop_reason"])
+    assert told == ("message", "assistant", "end_turn")
     assert reply["content"][0]["type"] == "text"
     assert reply["model"] == "claude-sonnet-4-5-20250929-v1:0"
     assert reply["usage"] == usage
 
     found = chunks(bedrock, CLAUDE, CACHED)
     assert [chunk["type"] for chunk in found] == [
-        "message_start",
-        "content_block_start",
-        *["content_block_delta"] * 3,
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
-    ]
+        "message_start", "content_block_start", *["content_block_delta"] * 3,
+        "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
     assert found[0]["message"]["usage"] == {**usage, "output_tokens": 1}
     assert found[-2]["usage"] == {"output_tokens": 30}
     text = "".join(chunk["delta"]["text"] for chunk in found[2:5])
@@ -177,13 +170,8 @@ def test_nova(bedrock: Any) -> None:
     assert reply["output"]["message"]["role"] == "assistant"
     assert reply["usage"]["inputTokens"] == 120
     assert reply["usage"]["cacheReadInputTokenCount"] == 500
-    assert [next(iter(chunk)) for chunk in found] == [
-        "messageStart",
-        *["contentBlockDelta"] * 3,
-        "contentBlockStop",
-        "messageStop",
-        "metadata",
-    ]
+    kinds = ["messageStart", *["contentBlockDelta"] * 3, "contentBlockStop", "messageStop"]
+    assert [next(iter(chunk)) for chunk in found] == [*kinds, "metadata"]
     assert found[-1]["metadata"]["usage"] == reply["usage"]
 
 
@@ -226,11 +214,8 @@ def test_cohere(bedrock: Any) -> None:
 
     assert generation["text"] == chat["text"]
     assert generation["finish_reason"] == chat["finish_reason"] == "COMPLETE"
-    assert [chunk["event_type"] for chunk in found] == [
-        "stream-start",
-        *["text-generation"] * 3,
-        "stream-end",
-    ]
+    kinds = ["stream-start", *["text-generation"] * 3, "stream-end"]
+    assert [chunk["event_type"] for chunk in found] == kinds
     assert chunks(bedrock, COHERE, SCRIPT)[-1]["is_finished"]
 
 

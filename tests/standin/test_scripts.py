@@ -13,16 +13,10 @@ from standin.wire import CLAUDE, ask, claude_body, directive, messages
 
 PATH = f"/model/{CLAUDE}/converse"
 MODELLED = [
-    "AccessDeniedException",
-    "InternalServerException",
-    "ModelErrorException",
-    "ModelNotReadyException",
-    "ModelTimeoutException",
-    "ResourceNotFoundException",
-    "ServiceUnavailableException",
-    "ThrottlingException",
-    "ValidationException",
-]
+    "AccessDeniedException", "InternalServerException", "ModelErrorException",
+    "ModelNotReadyException", "ModelTimeoutException", "ResourceNotFoundException",
+    "ServiceUnavailableException", "ThrottlingException", "ValidationException",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELLED)

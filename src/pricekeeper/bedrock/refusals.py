@@ -19,10 +19,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from pricekeeper.bedrock.families import Operation
-from pricekeeper.bedrock.usage import NOT_JSON, Usage, states_usage, usage_of_invoke
+from pricekeeper.bedrock.usage import Usage, decode_object, states_usage, usage_of_invoke
 
 CALLS: Final = frozenset(operation.api_name for operation in Operation)
 """Errors of other operations say nothing about a call."""
@@ -57,7 +55,6 @@ _CONNECTING: Final = frozenset(
     {"NewConnectionError", "ClientConnectorError", "gaierror", "SSLCertVerificationError"}
 )
 """Errors of urllib3, aiohttp and Python that only occur while a connection is made."""
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ErrorReply(NamedTuple):
@@ -75,10 +72,7 @@ def read_error(
 
     ``has_objects``: errors on this path are error objects, as OpenAI and Anthropic have.
     """
-    try:
-        body = _decode(data)
-    except NOT_JSON:
-        body = {}
+    body = decode_object(data) or {}
     holders = (body, _error_of(body))
     for holder in holders:
         usage = usage_of_invoke(holder, headers)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -141,17 +142,16 @@ def _plain_name(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
+@dataclass
 class Plain:
     """A scalar. Its bytes count."""
 
+    is_strict: bool
     takes_text = True
-
-    def __init__(self, *, is_strict: bool) -> None:
-        self._is_strict = is_strict
 
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) in _CONTAINERS:
-            if self._is_strict:
+            if self.is_strict:
                 raise BodyRefusedError("found an object or list where Bedrock reads a single value")
             found.note_unknown(value)
 
@@ -166,50 +166,49 @@ class Free:
             found.tokens += max(0, len(_dumps(value)) - len(_encode(value)))
 
 
+@dataclass
 class ListOf:
     """A list whose items have one shape."""
 
+    item: Shape
+    is_strict: bool
     takes_text = False
-
-    def __init__(self, item: Shape, *, is_strict: bool) -> None:
-        self._item = item
-        self._is_strict = is_strict
 
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) is not list:
-            if self._is_strict:
+            if self.is_strict:
                 raise BodyRefusedError("expected a list where Bedrock reads one")
             found.note_unknown(value)
             return
-        judge = self._item.judge
+        judge = self.item.judge
         for one in value:
             judge(one, found)
 
 
+@dataclass
 class TextOr:
     """A text, or something with a shape."""
 
+    shape: Shape
     takes_text = True
-
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
 
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) is not str:
-            self._shape.judge(value, found)
+            self.shape.judge(value, found)
 
 
+@dataclass
 class Structure:
     """``null`` members are dropped and not sent, so they hide nothing."""
 
+    name: str
+    is_union: bool
+    is_strict: bool
+    members: dict[str, Shape] = field(default_factory=dict)
     takes_text = False
 
-    def __init__(self, name: str, *, is_union: bool, is_strict: bool) -> None:
-        self.name = name
-        self.members: dict[str, Shape] = {}
-        self._is_union = is_union
-        self._is_strict = is_strict
-        self._rule = RULES.get(name)
+    def __post_init__(self) -> None:
+        self._rule = RULES.get(self.name)
 
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) is not dict:
@@ -228,32 +227,31 @@ class Structure:
         if has_null:
             for name in [name for name, inner in value.items() if inner is None]:
                 del value[name]
-        if self._is_union and len(value) != 1:
+        if self.is_union and len(value) != 1:
             self._note_several(value, found)
         if self._rule is not None:
             self._rule(value, found)
 
     def _note_several(self, value: Mapping[str, Any], found: Findings) -> None:
-        if not value or self._is_strict:
+        if not value or self.is_strict:
             raise BodyRefusedError(f"{self.name}: must have exactly one member")
         found.is_open = True
 
     def _note_unknown(self, value: Any, found: Findings, why: str) -> None:
-        if self._is_strict:
+        if self.is_strict:
             raise BodyRefusedError(f"{self.name} {why}; it may have {', '.join(self.members)}")
         if self.name in _CACHES:
             found.note_cache(_UNKNOWN_TTL)
         found.note_unknown(value)
 
 
+@dataclass
 class Tagged:
     """An object whose ``type`` names its shape."""
 
+    name: str
+    members: dict[str, Shape] = field(default_factory=dict)
     takes_text = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.members: dict[str, Shape] = {}
 
     def judge(self, value: Any, found: Findings) -> None:
         kind = value.get("type") if type(value) is dict else None

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-import msgspec
-
 from pricekeeper.bedrock.refusals import read_error
-from pricekeeper.bedrock.usage import NOT_JSON, Usage, usage_of_body, with_tier_of
+from pricekeeper.bedrock.usage import Usage, decode_object, usage_of_body, with_tier_of
 
 EVENT_BYTES_MAX: Final = 4 << 20
 """A longer event is passed on unread."""
@@ -26,7 +24,6 @@ _STOPPED: Final = "message_stop"
 _PING: Final = re.compile(rb'\{\s*+"type"\s*+:\s*+"ping"')
 """Anthropic's keep-alive, which may come before the first event of the answer."""
 _TELLING: Final = re.compile(rb"usage|\[DONE\]|message_stop")
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SseUsage:
@@ -86,11 +83,8 @@ class SseUsage:
         if data == _DONE:
             self._has_ended = True
             return False
-        try:
-            said = _decode(data)
-        except NOT_JSON:
-            return False
-        return self._note(said)
+        said = decode_object(data)
+        return said is not None and self._note(said)
 
     def _begin(self, data: bytes) -> None:
         if not data or data == _DONE or _PING.match(data):

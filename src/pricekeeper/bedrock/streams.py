@@ -8,8 +8,6 @@ stream begins with an exception, which is a refusal.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import struct
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -21,6 +19,7 @@ from pricekeeper.bedrock.families import Operation
 from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import (
     Usage,
+    decode_object,
     usage_of_body,
     usage_of_converse,
     usage_of_metrics,
@@ -101,7 +100,7 @@ class StreamUsage:
     def usage(self) -> Usage | None:
         payload = _payload_at(*self._last)
         if self._is_converse:
-            last = _parsed(payload)
+            last = decode_object(payload)
             return None if last is None else usage_of_converse(last)
         last = _chunk(payload)
         total = None if last is None else usage_of_metrics(last)
@@ -154,20 +153,10 @@ def _exception_at(data: bytes, at: int) -> str:
     return name[:1].upper() + name[1:]  # lower case there, upper case in an answer
 
 
-def _parsed(payload: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(payload)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _chunk(payload: bytes) -> dict[str, Any] | None:
-    outer = _parsed(payload)
+    outer = decode_object(payload)
     encoded = None if outer is None else outer.get("bytes")
-    if not isinstance(encoded, str):
-        return None
     try:
-        return _parsed(base64.b64decode(encoded))
-    except (binascii.Error, ValueError):
+        return decode_object(base64.b64decode(encoded)) if isinstance(encoded, str) else None
+    except ValueError:
         return None

@@ -43,6 +43,7 @@ TELLING: Final = (
 )
 """The names at the top of a reply that are read here; all others are the answer."""
 _Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_telling: Final = msgspec.json.Decoder(_Telling).decode
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -72,6 +73,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 _TOKENS: Final = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
 _IN_A_RECORD: Final = (*_TOKENS, "service_tier")
+
+
+def decode_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object; ``None`` if the bytes are none."""
+    try:
+        return _decode(data)
+    except NOT_JSON:
+        return None
 
 
 def decode_telling(data: bytes) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter_ns
 from typing import Final
@@ -36,7 +37,8 @@ from pricekeeper.gateway.caller import ABORT, Caller, Drains, Exchange, Receive,
 from pricekeeper.gateway.errors import Refusal, reply_lost, unavailable
 from pricekeeper.gateway.http_client import HttpReply, NotSentError, Take
 from pricekeeper.gateway.meter import GatewayMeter
-from pricekeeper.gateway.routes import Dialect, Route
+from pricekeeper.gateway.planning import Plan
+from pricekeeper.gateway.routes import Dialect
 from pricekeeper.gateway.settling import Settlements
 from pricekeeper.gateway.upstream import (
     LOST,
@@ -69,35 +71,25 @@ class CallState(msgspec.Struct):
 
 
 class GrantedCall(msgspec.Struct, frozen=True):
-    """An authorized call without its body, which is released once it is sent."""
+    """An authorized call."""
 
     policy: Policy
     authorization: Authorization
-    route: Route
     model_id: str
-    is_stream: bool
-    hides_usage: bool
-    service_tier: str | None
-    has_answer: bool
+    plan: Plan
+    """Without its body, which is released once it is sent."""
 
 
+@dataclass(slots=True)
 class Passage:
     """One authorized call, from the request to Bedrock to the settlement."""
 
-    def __init__(
-        self,
-        meter: GatewayMeter,
-        settlements: Settlements,
-        drains: Drains,
-        granted: GrantedCall,
-        state: CallState,
-    ) -> None:
-        self._meter = meter
-        self._settlements = settlements
-        self._drains = drains
-        self._granted = granted
-        self._state = state
-        self._began_ns = 0
+    _meter: GatewayMeter
+    _settlements: Settlements
+    _drains: Drains
+    _granted: GrantedCall
+    _state: CallState
+    _began_ns: int = 0
 
     async def send(self, sending: Awaitable[HttpReply]) -> HttpReply:
         self._began_ns = perf_counter_ns()
@@ -125,7 +117,7 @@ class Passage:
         try:
             if response.status >= _REFUSED_FROM:
                 await self._pass_error(send, response)
-            elif self._granted.is_stream:
+            elif self._granted.plan.is_stream:
                 await self._pass_stream(receive, send, response)
             else:
                 await self._pass_reply(send, response)
@@ -143,7 +135,7 @@ class Passage:
             data = await read_whole(response)
         except LOST as error:
             raise self._lose(error) from error
-        has_objects = self._granted.route.dialect is not Dialect.AWS
+        has_objects = self._granted.plan.route.dialect is not Dialect.AWS
         reply = read_error(response.status, response.headers, data, has_objects=has_objects)
         if reply.is_free:
             await self._refuse()
@@ -219,9 +211,10 @@ class Passage:
     async def _settle(self, usage: Usage | None) -> None:
         self._state.outcome = "served"
         granted = self._granted
-        if usage is not None and usage.service_tier is None and granted.service_tier in _DEARER:
+        asked = granted.plan.call.bounds.service_tier
+        if usage is not None and usage.service_tier is None and asked in _DEARER:
             # The reply does not name its tier, so it may be the requested one.
-            usage = msgspec.structs.replace(usage, service_tier=granted.service_tier)
+            usage = msgspec.structs.replace(usage, service_tier=asked)
         self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
         )
@@ -253,15 +246,15 @@ class Passage:
         ]
 
     def _usage_of_reply(self, data: bytes, response: HttpReply) -> Usage | None:
-        granted, reply = self._granted, decode_telling(data)
-        if granted.route.operation is Operation.CONVERSE:
+        plan, reply = self._granted.plan, decode_telling(data)
+        if plan.route.operation is Operation.CONVERSE:
             return usage_of_converse(reply)
-        return usage_of_invoke(reply, response.headers, has_answer=granted.has_answer)
+        return usage_of_invoke(reply, response.headers, has_answer=plan.call.has_answer)
 
     def _skim(self, headers: Mapping[str, str]) -> SseUsage | StreamUsage:
-        operation = self._granted.route.operation
+        operation = self._granted.plan.route.operation
         if operation is None:
-            return SseUsage(headers, hides_usage=self._granted.hides_usage)
+            return SseUsage(headers, hides_usage=self._granted.plan.hides_usage)
         tier = tier_with(headers.get(TIER_HEADER), headers.get(LATENCY_HEADER))
         return StreamUsage(operation, tier)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
@@ -66,24 +67,16 @@ class Plan(msgspec.Struct, frozen=True):
     call: BedrockCall
     among: tuple[str, ...] = ()
     """The labels that `AUTO` may take; all if empty."""
+    is_stream: bool = False
+    hides_usage: bool = False
+    """Whether the usage in its stream is hidden from the caller, who did not request it."""
 
     @property
     def body(self) -> dict[str, Any]:
         return self.call.body
 
-    @property
-    def is_stream(self) -> bool:
-        if self.route.operation is None:
-            return self.body.get("stream") is True
-        return self.route.operation.is_stream
-
-    @property
-    def hides_usage(self) -> bool:
-        """Whether the usage in its stream is hidden from the caller, who did not request it."""
-        if self.route.dialect is not Dialect.OPENAI or not self.is_stream:
-            return False
-        options = self.body.get("stream_options")
-        return not (isinstance(options, dict) and options.get("include_usage") is True)
+    def without_body(self) -> Plan:
+        return replace(self, call=replace(self.call, body={}))
 
 
 def question_of(
@@ -129,7 +122,12 @@ def plan_call(route: Route, judged: Judged, policy: Policy, catalogue: Catalogue
     else:
         fitting = _of_family(call, models, catalogue)
     among = tuple(one.label for one in fitting) if len(fitting) < len(models) else ()
-    return Plan(route, model, call.opened_by(one.bedrock_model_id for one in fitting), among)
+    call = call.opened_by(one.bedrock_model_id for one in fitting)
+    operation, options = route.operation, call.body.get("stream_options")
+    is_stream = call.body.get("stream") is True if operation is None else operation.is_stream
+    asks = isinstance(options, dict) and options.get("include_usage") is True
+    hides_usage = is_stream and route.dialect is Dialect.OPENAI and not asks
+    return Plan(route, model, call, among, is_stream, hides_usage)
 
 
 def _models(model: str, policy: Policy, catalogue: Catalogue) -> Sequence[Model]:

@@ -222,16 +222,7 @@ class Gateway:
             headers_to_send(plan.route, call.request.headers),
             body_to_send(plan, model_id, grant.max_output_tokens),
         )
-        granted = GrantedCall(
-            policy,
-            authorization,
-            plan.route,
-            model_id,
-            plan.is_stream,
-            plan.hides_usage,
-            plan.call.bounds.service_tier,
-            plan.call.has_answer,
-        )
+        granted = GrantedCall(policy, authorization, model_id, plan.without_body())
         return Passage(self.meter, self._settlements, self._drains, granted, state), sending
 
     async def _plan(self, call: _Judging) -> Plan:

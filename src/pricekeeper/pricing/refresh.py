@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
 
@@ -143,28 +144,24 @@ def _compare(
     return PriceDifference(model.label, model.bedrock_model_id, changes)
 
 
+@dataclass(frozen=True, slots=True)
 class _Job:
     """One refresh: the source's list, and the items of PricingCache before it."""
 
-    def __init__(
-        self,
-        store: Store,
-        prices: PriceList,
-        asked_at_epoch: int,
-        days: tuple[date, ...],
-        held: _Held,
-    ) -> None:
-        self._store = store
-        self._prices = prices
-        self._asked_at_epoch = asked_at_epoch
-        self._today = _utc_day(asked_at_epoch)
-        self._days = days
-        self._held = held
+    store: Store
+    prices: PriceList
+    asked_at_epoch: int
+    days: tuple[date, ...]
+    held: _Held
+
+    @property
+    def today(self) -> date:
+        return _utc_day(self.asked_at_epoch)
 
     async def run(self, model: Model, *, believe: bool) -> _Outcome:
         quotes: dict[date, PriceTable] = {}
-        for day in self._days:
-            quote = _usable(model, self._prices.source, self._prices.quote(model, day))
+        for day in self.days:
+            quote = _usable(model, self.prices.source, self.prices.quote(model, day))
             if isinstance(quote, UnmatchedModel):
                 _log.warning("price_unmatched", label=model.label, reason=quote.reason)
                 return quote
@@ -184,7 +181,7 @@ class _Job:
                 day,
                 changes_between(
                     flattened(self._in_force(model, day)),
-                    flattened(combined_prices(model, self._prices.source, quote)),
+                    flattened(combined_prices(model, self.prices.source, quote)),
                 ),
             )
             for day, quote in quotes.items()
@@ -195,22 +192,20 @@ class _Job:
 
     def _in_force(self, model: Model, day: date) -> PriceTable:
         """The prices in force before: stated for that day or the last one before it."""
-        for earlier in reversed(self._days[: self._days.index(day) + 1]):
-            if stated := self._held.get((model.bedrock_model_id, earlier)):
+        for earlier in reversed(self.days[: self.days.index(day) + 1]):
+            if stated := self.held.get((model.bedrock_model_id, earlier)):
                 return combined_prices(model, stated.source, stated.table)
         return model.table()
 
     def _says_nothing_new(self, model: Model, quote: PriceTable) -> bool:
         """Whether a source that only fills gaps finds none, so that no item is needed."""
-        source = self._prices.source
-        return not knows_regions(source) and (
-            combined_prices(model, source, quote) == model.table()
-        )
+        source = self.prices.source
+        return not knows_regions(source) and combined_prices(model, source, quote) == model.table()
 
     def _suspicious(
         self, model: Model, quotes: Mapping[date, PriceTable]
     ) -> tuple[PriceChange, ...]:
-        old = flattened(self._in_force(model, self._today))
+        old = flattened(self._in_force(model, self.today))
         for quote in quotes.values():
             changes = changes_between(old, {**old, **flattened(quote)})
             if suspicious := tuple(change for change in changes if _is_suspicious(change)):
@@ -219,20 +214,20 @@ class _Job:
 
     async def _write(self, model: Model, day: date, quote: PriceTable) -> bool:
         """Write the prices unless these or later ones exist; returns whether it wrote."""
-        held = self._held.get((model.bedrock_model_id, day))
+        held = self.held.get((model.bedrock_model_id, day))
         stated = StatedPrices(
-            table=quote, source=self._prices.source, fetched_at_epoch=self._asked_at_epoch
+            table=quote, source=self.prices.source, fetched_at_epoch=self.asked_at_epoch
         )
-        if held is not None and (held.version == stated.version or day < self._today):
+        if held is not None and (held.version == stated.version or day < self.today):
             return False
         item = price_item(model, day, stated)
-        condition = ITEM_ABSENT if day < self._today else _may_replace(stated)
+        condition = ITEM_ABSENT if day < self.today else _may_replace(stated)
         try:
-            await self._store.put(Put(PRICING_CACHE, item, condition))
+            await self.store.put(Put(PRICING_CACHE, item, condition))
         except ConditionFailedError:
             return False
         except OutcomeUnknownError:
-            there = await self._store.get(PRICING_CACHE, price_key(model, day))
+            there = await self.store.get(PRICING_CACHE, price_key(model, day))
             if there is None or there.get("version") != stated.version:
                 raise
         return True
@@ -246,7 +241,7 @@ class _Job:
                     "price_changed",
                     label=update.label,
                     since=update.day.isoformat(),
-                    source=self._prices.source,
+                    source=self.prices.source,
                     **_old_and_new(update.changes),
                 )
 

@@ -13,8 +13,7 @@ _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "
 """Stop reasons whose name differs from Converse's."""
 
 
-def read(body: Body) -> ReadRequest:
-    """Read an InvokeModel body, which has the version."""
+def _read(body: Body) -> ReadRequest:
     if "anthropic_version" not in body:
         raise AwsFault("ValidationException", "anthropic_version: Field required")
     return read_message(body)
@@ -27,8 +26,7 @@ def read_message(body: Body) -> ReadRequest:
     return chat_request(body, count_of(body, "max_tokens"))
 
 
-def reply(turn: Turn) -> dict[str, Any]:
-    """A whole message."""
+def _reply(turn: Turn) -> dict[str, Any]:
     message = _message(turn)
     message["content"] = [{"type": "text", "text": turn.text}]
     message["stop_reason"] = _stop_reason(turn)
@@ -37,8 +35,7 @@ def reply(turn: Turn) -> dict[str, Any]:
     return message
 
 
-def chunks(turn: Turn) -> list[dict[str, Any]]:
-    """The events of a streamed message."""
+def _chunks(turn: Turn) -> list[dict[str, Any]]:
     start = _message(turn)
     end: dict[str, Any] = {
         "type": "message_delta",
@@ -94,4 +91,4 @@ def _usage(turn: Turn, output_tokens: int) -> dict[str, Any]:
     }
 
 
-ANTHROPIC: Final = ModelFamily(read, reply, chunks)
+ANTHROPIC: Final = ModelFamily(_read, _reply, _chunks)

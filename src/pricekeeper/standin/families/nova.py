@@ -9,22 +9,20 @@ from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, co
 from pricekeeper.standin.turn import Turn
 
 
-def read(body: Body) -> ReadRequest:
-    """Read a request, with either name of the limit."""
+def _read(body: Body) -> ReadRequest:
+    # with either name of the limit
     config = object_of(body, "inferenceConfig")
     allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
     return chat_request(body, allowed)
 
 
-def reply(turn: Turn) -> dict[str, Any]:
-    """A whole message."""
+def _reply(turn: Turn) -> dict[str, Any]:
     message = {"content": [{"text": turn.text}], "role": "assistant"}
     answer: dict[str, Any] = {"output": {"message": message}, "stopReason": turn.stop_reason}
     return {**answer, "usage": _usage(turn)} if turn.reports_usage else answer
 
 
-def chunks(turn: Turn) -> list[dict[str, Any]]:
-    """The events of a streamed message."""
+def _chunks(turn: Turn) -> list[dict[str, Any]]:
     known = {"usage": _usage(turn)} if turn.reports_usage else {}
     return [
         {"messageStart": {"role": "assistant"}},
@@ -51,4 +49,4 @@ def _usage(turn: Turn) -> dict[str, int]:
     }
 
 
-NOVA: Final = ModelFamily(read, reply, chunks)
+NOVA: Final = ModelFamily(_read, _reply, _chunks)

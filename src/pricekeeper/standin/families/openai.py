@@ -21,8 +21,8 @@ _FINISH_REASONS: Final = {
 }
 
 
-def read(body: Body) -> ReadRequest:
-    """Read a request, with either name of the limit."""
+def _read(body: Body) -> ReadRequest:
+    # with either name of the limit
     allowed = count_of(body, "max_completion_tokens") or count_of(body, "max_tokens")
     tier = body.get("service_tier")
     if tier is not None and not isinstance(tier, str):
@@ -37,16 +37,14 @@ def read(body: Body) -> ReadRequest:
     )
 
 
-def reply(turn: Turn) -> dict[str, Any]:
-    """A whole completion."""
+def _reply(turn: Turn) -> dict[str, Any]:
     message = {"role": "assistant", "content": turn.text, "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": _finish_reason(turn)}
     completion = _completion(turn, "chat.completion", [choice])
     return {**completion, "usage": _usage(turn)} if turn.reports_usage else completion
 
 
-def chunks(turn: Turn) -> list[dict[str, Any]]:
-    """The chunks of a streamed completion."""
+def _chunks(turn: Turn) -> list[dict[str, Any]]:
     found = [_chunk(turn, {"role": "assistant", "content": ""})]
     found += [_chunk(turn, {"content": piece}) for piece in turn.pieces]
     found.append(_chunk(turn, {}, _finish_reason(turn)))
@@ -86,4 +84,4 @@ def _usage(turn: Turn) -> dict[str, Any]:
     }
 
 
-OPENAI: Final = ModelFamily(read, reply, chunks)
+OPENAI: Final = ModelFamily(_read, _reply, _chunks)
