@@ -246,41 +246,26 @@ async def test_a_claim_is_never_moved_back(world: World) -> None:
     assert seen.text == later
 
 
-async def test_an_organisation_with_more_items_of_accounts_than_are_remembered_is_read(
+async def test_more_items_of_accounts_than_are_remembered_are_changed_and_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each value of a tag has one: a budget for each user has many."""
+    """Each value of a tag has one: a budget for each user has many. One by one, and all at once."""
     monkeypatch.setattr(book, "ITEMS_MAX", 8)
     for module in (log, worker):
         monkeypatch.setattr(module, "KEYS_MAX", 4)
-    policy = a_policy(
-        org_budgets=(a_budget(name="user", per_tag="user"),), tag_keys=("user",), budgets=()
-    )
-    for number in range(20):
-        await world.instance.authorize(policy, tags={"user": str(number)})
-    ledger = world.instance.ledger
-    found = await ledger.read_partition(policy.org_id, item_partition(policy, Scope.ORG))
-    balances = [one for accounts in found.values() for one in accounts.balances.values()]
-    assert balances == [Balance(HELD_USD_PICOS, HELD_USD_PICOS)] * 20
+    budgets = (a_budget(name="user", per_tag="user"),)
+    policy = a_policy(org_budgets=budgets, tag_keys=("user",), budgets=())
+    ledger, partition = world.instance.ledger, item_partition(policy, Scope.ORG)
 
+    async def balances() -> list[object]:
+        found = await ledger.read_partition(policy.org_id, partition)
+        return [one for accounts in found.values() for one in accounts.balances.values()]
 
-async def test_more_items_of_accounts_than_are_remembered_are_changed_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(book, "ITEMS_MAX", 8)
-    for module in (log, worker):
-        monkeypatch.setattr(module, "KEYS_MAX", 4)
-    policy = a_policy(
-        org_budgets=(a_budget(name="user", per_tag="user"),), tag_keys=("user",), budgets=()
-    )
     calls = [world.instance.authorize(policy, tags={"user": str(one)}) for one in range(20)]
-    granted = await asyncio.gather(*calls)
+    granted = [await one for one in calls[:10]] + await asyncio.gather(*calls[10:])
+    assert await balances() == [Balance(HELD_USD_PICOS, HELD_USD_PICOS)] * 20
     await asyncio.gather(*(world.instance.capture(policy, one.authorization.id) for one in granted))
-    found = await world.instance.ledger.read_partition(
-        policy.org_id, item_partition(policy, Scope.ORG)
-    )
-    balances = [one for accounts in found.values() for one in accounts.balances.values()]
-    assert balances == [Balance(COST_USD_PICOS)] * 20
+    assert await balances() == [Balance(COST_USD_PICOS)] * 20
 
 
 async def test_a_sheet_that_a_query_has_passed_by_is_read(

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from limiter.forwarding_store import ForwardingStore
 from limiter.simulation import World
 from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ContendedError
-from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
+from pricekeeper.storage import Key, Store, Write
 from pricekeeper.storage.dynamodb.client import Limits
 
 _T = TypeVar("_T")
@@ -38,45 +39,14 @@ class Traffic:
     """Calls of the store by instances, without retries."""
 
 
-class ConflictingStore:
+class ConflictingStore(ForwardingStore):
     """The store as one instance sees it; ``traffic`` is shared by all instances."""
 
     def __init__(self, store: Store, world: World, traffic: Traffic, instance: int) -> None:
-        self._store = store
+        super().__init__(store)
         self._world = world
         self._traffic = traffic
         self._instance = instance
-
-    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
-        return await self._read("get", lambda: self._store.get(table, key, consistent=consistent))
-
-    async def batch_get(
-        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
-    ) -> list[Item | None]:
-        return await self._read(
-            "batch_get", lambda: self._store.batch_get(keys, consistent=consistent)
-        )
-
-    async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        return await self._read("query", lambda: self._store.query(query, consistent=consistent))
-
-    async def put(self, operation: Put) -> None:
-        await self._write("put", [operation], lambda: self._store.put(operation))
-
-    async def update(self, operation: Update) -> Item:
-        return await self._write("update", [operation], lambda: self._store.update(operation))
-
-    async def delete(self, operation: Delete) -> Item | None:
-        return await self._write("delete", [operation], lambda: self._store.delete(operation))
-
-    async def transact(self, operations: Sequence[Write]) -> None:
-        await self._write("transact", operations, lambda: self._store.transact(operations))
-
-    async def create_tables(self) -> None:
-        await self._store.create_tables()
-
-    async def close(self) -> None:
-        await self._store.close()
 
     async def _read(self, name: str, send: Callable[[], Awaitable[_T]]) -> _T:
         self._traffic.calls[name] += 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
+from limiter.forwarding_store import ForwardingStore
 from pricekeeper.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.items import CONSUMED
@@ -22,14 +23,8 @@ from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import (
     Add,
     Check,
-    Delete,
-    Item,
-    Key,
-    Page,
     Put,
-    Query,
     Store,
-    Table,
     Update,
     Write,
     open_store,
@@ -135,35 +130,15 @@ class Weather:
     """A second copy arrives later, if the store may send the write twice."""
 
 
-class Wire:
+class Wire(ForwardingStore):
     """The network between an instance and the store. ``befell`` counts the faults."""
 
     def __init__(self, store: Store, world: World, weather: Weather) -> None:
-        self._store = store
+        super().__init__(store)
         self._world = world
         self._weather = weather
         self._late: set[asyncio.Task[None]] = set()
         self.befell: Counter[str] = Counter()
-
-    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
-        return await self._read(lambda: self._store.get(table, key, consistent=consistent))
-
-    async def batch_get(
-        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
-    ) -> list[Item | None]:
-        return await self._read(lambda: self._store.batch_get(keys, consistent=consistent))
-
-    async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        return await self._read(lambda: self._store.query(query, consistent=consistent))
-
-    async def put(self, operation: Put) -> None:
-        await self._write(lambda: self._store.put(operation), operation)
-
-    async def update(self, operation: Update) -> Item:
-        return await self._write(lambda: self._store.update(operation), operation)
-
-    async def delete(self, operation: Delete) -> Item | None:
-        return await self._write(lambda: self._store.delete(operation), operation)
 
     async def transact(self, operations: Sequence[Write]) -> None:
         """Apply one copy only: an adapter sends all copies with one idempotency token."""
@@ -175,15 +150,10 @@ class Wire:
                 await self._store.transact(fixed)
                 is_applied = True
 
-        await self._write(send, *fixed)
+        await self._write("transact", fixed, send)
 
-    async def create_tables(self) -> None:
-        await self._store.create_tables()
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _read(self, send: Callable[[], Awaitable[_T]]) -> _T:
+    async def _read(self, name: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        del name
         await self._delay()
         if self._dice() < self._weather.refused_pct:
             self.befell["refused"] += 1
@@ -192,7 +162,10 @@ class Wire:
         await self._delay()
         return reply
 
-    async def _write(self, send: Callable[[], Awaitable[_T]], *operations: Write) -> _T:
+    async def _write(
+        self, name: str, operations: Sequence[Write], send: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        del name
         fault = self._fault()
         self.befell[fault] += 1
         await self._delay()

@@ -28,18 +28,12 @@ async def stored(store: Store, entity: str) -> int:
     return tokens
 
 
-def named(lease_id: uuid.UUID | None, *, yes: bool) -> uuid.UUID | None:
-    return lease_id if yes else None
-
-
-@pytest.mark.parametrize("with_name", [True, False], ids=["named", "loose"])
 async def test_an_implausible_adjustment_is_refused_and_changes_nothing(
-    make: Callable[..., Limiter], clock: ManualClock, entity: str, *, with_name: bool
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
     """Also if it is repeated: a sibling under the same parent waits no longer."""
     limiter, org = make([SECONDLY]), f"{entity}-org"
-    name = named(uuid.uuid4(), yes=with_name)
-    lease = await limiter.acquire(entity, "r", {"n": 1}, parents=[org], lease_id=name)
+    lease = await limiter.acquire(entity, "r", {"n": 1}, parents=[org])
     most = HELD_CAPACITIES_MAX * SECONDLY.capacity - 1
     for tokens in (10**12, 10**12, most + 1):
         with pytest.raises(InvalidValueError, match="at most") as refused:
@@ -51,15 +45,13 @@ async def test_an_implausible_adjustment_is_refused_and_changes_nothing(
     assert (await limiter.try_acquire(f"{entity}-sibling", "r", {"n": 9}, parents=[org])).granted
 
 
-@pytest.mark.parametrize("with_name", [True, False], ids=["named", "loose"])
 async def test_a_debt_ends_at_its_bound_and_the_lease_holds_what_was_really_taken(
-    make: Callable[..., Limiter], clock: ManualClock, entity: str, *, with_name: bool
+    make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
     """So the release gives back exactly that, and the bucket is no fuller than before."""
     limiter = make([SECONDLY])
     await limiter.acquire(entity, "r", {"n": 7})
-    name = named(uuid.uuid4(), yes=with_name)
-    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=name)
+    lease = await limiter.acquire(entity, "r", {"n": 1})
     for _ in range(3):
         await lease.adjust({"n": 500}, adjustment_id=uuid.uuid4())
 

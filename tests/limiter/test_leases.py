@@ -10,7 +10,6 @@ from limiter.balances import left
 from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
-    ConflictError,
     ContendedError,
     InvalidValueError,
     OutcomeUnknownError,
@@ -90,49 +89,6 @@ async def test_an_adjustment_may_leave_a_debt_that_is_paid_before_the_next_grant
     assert not (await limiter.try_acquire(entity, "r", {"n": 1})).granted
     clock.advance_ms(1)
     assert (await limiter.try_acquire(entity, "r", {"n": 1})).granted
-
-
-async def test_a_debt_is_not_forgotten_however_long_it_takes_to_pay(
-    make: Callable[..., Limiter], clock: ManualClock, entity: str
-) -> None:
-    """The bucket does not expire before: an absent one is full."""
-    limiter = make([Limit("n", 10, 1, 86_400_000)])
-    lease = await limiter.acquire(entity, "r", {"n": 10})
-    await lease.adjust({"n": 40})
-    clock.advance_ms(39 * 86_400_000)
-
-    assert await left(limiter, entity) == -1
-
-
-async def test_the_same_adjustment_applies_once(make: Callable[..., Limiter], entity: str) -> None:
-    """Another id is another adjustment."""
-    limiter = make([DAILY])
-    lease = await limiter.acquire(entity, "r", {"n": 10})
-    same = uuid.uuid4()
-    for _ in range(3):
-        await lease.adjust({"n": 5}, adjustment_id=same)
-    await lease.adjust({"n": 5}, adjustment_id=str(uuid.uuid4()))
-
-    assert await left(limiter, entity) == 80
-
-
-async def test_a_lease_gives_back_no_more_than_it_holds(
-    make: Callable[..., Limiter], entity: str
-) -> None:
-    """By adjustment or release, and nothing after its release."""
-    limiter = make([DAILY])
-    lease = await limiter.acquire(entity, "r", {"n": 10})
-    await limiter.acquire(entity, "r", {"n": 50})
-    with pytest.raises(InvalidValueError, match="more than the lease holds"):
-        await lease.adjust({"n": -11})
-    await lease.adjust({"n": -4})
-    await lease.release()
-    await lease.release()
-
-    assert await left(limiter, entity) == 50
-    assert lease.held == {}
-    with pytest.raises(ConflictError, match="released"):
-        await lease.adjust({"n": 1})
 
 
 @pytest.mark.parametrize(
@@ -261,17 +217,6 @@ async def test_a_release_that_its_last_attempt_writes_gives_the_tokens_back(
     lease = await daily.acquire("e", "r", {"n": 40})
     monkeypatch.setattr("pricekeeper.limiter.leases.ATTEMPTS_MAX", 1)
     await lease.release()
-    assert await left(daily, "e") == 100
-
-
-async def test_a_step_that_was_applied_can_be_repeated_after_the_release(daily: Limiter) -> None:
-    """It returns the first answer again; a new step comes too late."""
-    lease = await daily.acquire("e", "r", {"n": 10})
-    same = uuid.uuid4()
-    await lease.adjust({"n": 5}, adjustment_id=same)
-    await lease.release()
-    await lease.adjust({"n": 5}, adjustment_id=same)
-
     assert await left(daily, "e") == 100
 
 
