@@ -4,12 +4,23 @@ import asyncio
 import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
 
 from pricekeeper.clock import Clock, ManualClock
-from pricekeeper.metering import Account, Metering, Recorded, Refused, Total, Usage, org_day
+from pricekeeper.metering import (
+    Account,
+    AggregationReport,
+    Aggregator,
+    Metering,
+    Recorded,
+    Refused,
+    Total,
+    Usage,
+    org_day,
+)
 from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, normalise_model_id
 from pricekeeper.pricing.prices import RateCard
@@ -179,3 +190,27 @@ def metering(new_metering: MeteringMaker, store: Store, clock: ShiftedClock) -> 
 @pytest.fixture
 def policy() -> Policy:
     return a_policy()
+
+
+@dataclass
+class World:
+    """A store, an instance on it, and a client that reports to it."""
+
+    store: Store
+    clock: ShiftedClock
+    metering: Metering
+    policy: Policy
+
+    async def record(self, usage: Usage | None = None) -> Recorded:
+        return await self.metering.record(self.policy, usage or a_usage())
+
+    async def aggregate(self) -> AggregationReport:
+        return await Aggregator(self.store, self.clock).run_once()
+
+    async def stored(self, day: str) -> Total:
+        return await stored(self.store, self.policy, day)
+
+
+@pytest.fixture
+def world(store: Store, clock: ShiftedClock, metering: Metering, policy: Policy) -> World:
+    return World(store, clock, metering, policy)

@@ -12,6 +12,7 @@ from metering.conftest import (
     PREMIUM,
     STANDARD,
     MeteringMaker,
+    World,
     a_policy,
     a_usage,
     stored,
@@ -19,7 +20,7 @@ from metering.conftest import (
 )
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
-from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day
+from pricekeeper.metering import AggregationReport, Aggregator, org_day
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import day_expires_at_epoch, spent_put, total_key
@@ -67,86 +68,76 @@ def account_puts(forged: ForgedStore) -> list[Put]:
     return [put for put in forged.puts if str(put.item["SK"]).startswith("DAY#")]
 
 
-async def test_a_total_is_the_sum_of_the_records(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_total_is_the_sum_of_the_records(world: World) -> None:
     """Of all of them, to the pico-dollar."""
     for _ in range(30):
-        recorded = await metering.record(policy, a_usage(input_tokens=1, output_tokens=0))
-    report = await Aggregator(store, clock).run_once()
+        recorded = await world.record(a_usage(input_tokens=1, output_tokens=0))
+    report = await world.aggregate()
     day = recorded.receipt.org_day
-    item = await store.get(*total_key(Account(policy.scope_key, PREMIUM, day)))
+    item = await world.store.get(*total_key(Account(world.policy.scope_key, PREMIUM, day)))
 
     assert (report.accounts, report.written, report.failed) == (1, 1, 0)
     assert item is not None
-    assert item["PK"] == f"{policy.scope_key}#LABEL#premium"
+    assert item["PK"] == f"{world.policy.scope_key}#LABEL#premium"
     assert item["SK"] == f"DAY#{day}"
     assert item["cost_usd_picos"] == 30 * 3_000_000
     assert item["cost_usd_micros"] == 90
     assert (item["input_tokens"], item["output_tokens"], item["requests"]) == (30, 0, 30)
-    assert item["expires_at_epoch"] > clock.now_epoch() + 90 * 86_400
+    assert item["expires_at_epoch"] > world.clock.now_epoch() + 90 * 86_400
 
 
-async def test_an_equal_sum_writes_nothing(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_an_equal_sum_writes_nothing(world: World) -> None:
     """A quiet scope costs reads and no write."""
-    await metering.record(policy, a_usage())
-    forged = ForgedStore(store)
-    aggregator = Aggregator(forged, clock)
+    await world.record()
+    forged = ForgedStore(world.store)
+    aggregator = Aggregator(forged, world.clock)
     reports = [await aggregator.run_once() for _ in range(3)]
     assert [report.written for report in reports] == [1, 0, 0]
     assert [report.accounts for report in reports] == [1, 1, 1]
     assert len(account_puts(forged)) == 1
 
 
-async def test_many_scopes_and_days_are_all_found(
-    metering: Metering, clock: ShiftedClock, store: Store
-) -> None:
+async def test_many_scopes_and_days_are_all_found(world: World) -> None:
     """More than one read can hold, in zones at both ends of the day."""
     zones = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
     policies = [a_policy(timezone=zones[n % 3]) for n in range(12)]
     expected: list[tuple[Policy, str]] = []
     for policy in policies:
         for hours in (-23, 0):
-            at_ms = clock.now_ms() + hours * HOUR_MS
-            recorded = await metering.record(policy, a_usage(timestamp_ms=at_ms))
+            at_ms = world.clock.now_ms() + hours * HOUR_MS
+            recorded = await world.metering.record(policy, a_usage(timestamp_ms=at_ms))
             expected.append((policy, recorded.receipt.org_day))
-    report = await Aggregator(store, clock).run_once()
+    report = await world.aggregate()
     assert report.written == len(expected) == 24
     for policy, day in expected:
-        assert (await stored(store, policy, day)).requests == 1
+        assert (await stored(world.store, policy, day)).requests == 1
 
 
-async def test_a_late_event_for_yesterday_is_caught(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_late_event_for_yesterday_is_caught(world: World) -> None:
     """Long after the aggregator has seen yesterday's total."""
-    aggregator = Aggregator(store, clock)
+    aggregator = Aggregator(world.store, world.clock)
     usage = a_usage()
-    day = (await metering.record(policy, usage)).receipt.org_day
+    day = (await world.record(usage)).receipt.org_day
     await aggregator.run_once()
-    event_ms = clock.now_ms()
-    clock.shift_ms += DAY_MS - 60_000
+    event_ms = world.clock.now_ms()
+    world.clock.shift_ms += DAY_MS - 60_000
     await aggregator.run_once()
-    await metering.record(policy, a_usage(timestamp_ms=event_ms))
+    await world.record(a_usage(timestamp_ms=event_ms))
     await aggregator.run_once()
-    assert (await stored(store, policy, day)).requests == 2
+    assert (await world.stored(day)).requests == 2
 
 
 @pytest.mark.parametrize("idle_days", [1, 7, 60])
-async def test_a_week_without_an_aggregator_strands_nothing(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, idle_days: int
-) -> None:
+async def test_a_week_without_an_aggregator_strands_nothing(world: World, idle_days: int) -> None:
     """The next run finds the records since the last complete one."""
-    await Aggregator(store, clock).run_once()
-    day = (await metering.record(policy, a_usage())).receipt.org_day
-    clock.shift_ms += idle_days * DAY_MS
-    report = await Aggregator(store, clock).run_once()
+    await world.aggregate()
+    day = (await world.record()).receipt.org_day
+    world.clock.shift_ms += idle_days * DAY_MS
+    report = await world.aggregate()
     assert report.written == 1
-    assert (await stored(store, policy, day)).requests == 1
-    clock.shift_ms += 4 * DAY_MS
-    assert (await Aggregator(store, clock).run_once()).accounts == 0
+    assert (await world.stored(day)).requests == 1
+    world.clock.shift_ms += 4 * DAY_MS
+    assert (await world.aggregate()).accounts == 0
 
 
 def test_the_days_that_may_change_are_those_of_every_zone() -> None:
@@ -159,131 +150,121 @@ def test_the_days_that_may_change_are_those_of_every_zone() -> None:
     assert len(days) == 4
 
 
-async def test_a_paused_aggregator_moves_no_total_back(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_paused_aggregator_moves_no_total_back(world: World) -> None:
     """It read, slept while another ran, and wakes up to write what it had read."""
-    day = (await metering.record(policy, a_usage())).receipt.org_day
-    paused = ForgedStore(store)
+    day = (await world.record()).receipt.org_day
+    paused = ForgedStore(world.store)
 
     async def sleep_while_others_work() -> None:
         paused.after_read = None
         for _ in range(5):
-            await metering.record(policy, a_usage())
-        await Aggregator(store, clock).run_once()
-        assert (await stored(store, policy, day)).requests == 6
+            await world.record()
+        await world.aggregate()
+        assert (await world.stored(day)).requests == 6
 
     paused.after_read = sleep_while_others_work
-    report = await Aggregator(paused, clock).run_once()
+    report = await Aggregator(paused, world.clock).run_once()
     assert report.failed == 0
-    assert (await stored(store, policy, day)).requests == 6
+    assert (await world.stored(day)).requests == 6
     assert [put.item["requests"] for put in account_puts(paused)] == [1]
 
 
-async def test_no_attribute_of_a_total_goes_back(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_no_attribute_of_a_total_goes_back(world: World) -> None:
     """Nor the moment as of which it is, also if an aggregator's clock is behind."""
-    day = (await metering.record(policy, a_usage())).receipt.org_day
-    await Aggregator(store, clock).run_once()
-    before = await stored(store, policy, day)
-    await metering.record(policy, a_usage())
+    day = (await world.record()).receipt.org_day
+    await world.aggregate()
+    before = await world.stored(day)
+    await world.record()
     behind = ShiftedClock()
-    behind.shift_ms = clock.shift_ms - 30_000
-    report = await Aggregator(store, behind).run_once()
-    after = await stored(store, policy, day)
+    behind.shift_ms = world.clock.shift_ms - 30_000
+    report = await Aggregator(world.store, behind).run_once()
+    after = await world.stored(day)
     assert report.failed == 0
     assert after.requests == 2
     assert after.as_of_ms >= before.as_of_ms
 
 
-async def test_a_lost_reply_to_a_total_is_looked_into(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_lost_reply_to_a_total_is_looked_into(world: World) -> None:
     """Written or not, the records are read again, and the total is right in the end."""
-    day = (await metering.record(policy, a_usage())).receipt.org_day
-    forged = ForgedStore(store)
+    day = (await world.record()).receipt.org_day
+    forged = ForgedStore(world.store)
     for applied in (True, False):
-        await metering.record(policy, a_usage())
+        await world.record()
 
         async def lost(operation: Put, applied: bool = applied) -> None:
             forged.before_put = None
             if applied:
-                await store.put(operation)
+                await world.store.put(operation)
             raise OutcomeUnknownError("injected")
 
         forged.before_put = lost
-        assert (await Aggregator(forged, clock).run_once()).failed == 0
-    assert (await stored(store, policy, day)).requests == 3
+        assert (await Aggregator(forged, world.clock).run_once()).failed == 0
+    assert (await world.stored(day)).requests == 3
 
 
-async def test_one_failing_scope_keeps_the_others_from_nothing(
-    metering: Metering, clock: ShiftedClock, store: Store
-) -> None:
+async def test_one_failing_scope_keeps_the_others_from_nothing(world: World) -> None:
     """It is reported, the run does not count as complete, and the next one catches up."""
     policies = [a_policy() for _ in range(3)]
     for policy in policies:
-        day = (await metering.record(policy, a_usage())).receipt.org_day
-    forged = ForgedStore(store)
+        day = (await world.metering.record(policy, a_usage())).receipt.org_day
+    forged = ForgedStore(world.store)
 
     async def refuse(operation: Put) -> None:
         if operation.key == total_key(Account(policies[1].scope_key, PREMIUM, day))[1]:
             raise StoreUnavailableError("injected")
 
     forged.before_put = refuse
-    aggregator = Aggregator(forged, clock)
+    aggregator = Aggregator(forged, world.clock)
     report = await aggregator.run_once()
     assert (report.accounts, report.written, report.failed) == (3, 2, 1)
     assert report.errors == ("StoreUnavailableError: injected",)
 
     for _ in range(2):  # it fails for days
-        clock.shift_ms += 3 * DAY_MS
+        world.clock.shift_ms += 3 * DAY_MS
         assert (await aggregator.run_once()).failed == 1
     forged.before_put = None
     report = await aggregator.run_once()
     assert (report.written, report.failed) == (1, 0)
     for policy in policies:
-        assert (await stored(store, policy, day)).requests == 1
+        assert (await stored(world.store, policy, day)).requests == 1
 
 
-async def test_a_run_says_how_late_it_is(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_run_says_how_late_it_is(world: World) -> None:
     """No change that it found can be older than the last complete run."""
-    aggregator = Aggregator(store, clock)
-    await metering.record(policy, a_usage())
+    aggregator = Aggregator(world.store, world.clock)
+    await world.record()
     first = await aggregator.run_once()
     assert (first.lag_ms, first.since_last_ms) == (None, None)
 
-    clock.shift_ms += 60_000
+    world.clock.shift_ms += 60_000
     quiet = await aggregator.run_once()
     assert quiet.lag_ms == 0
     assert quiet.since_last_ms is not None
     assert 60_000 <= quiet.since_last_ms < 70_000
 
-    await metering.record(policy, a_usage())
-    clock.shift_ms += 45_000
+    await world.record()
+    world.clock.shift_ms += 45_000
     late = await aggregator.run_once()
     assert late.lag_ms is not None
     assert 45_000 <= late.lag_ms < 60_000
 
 
 async def test_totals_and_records_are_kept_for_the_retention(
-    new_metering: MeteringMaker, policy: Policy, clock: ShiftedClock, store: Store
+    world: World, new_metering: MeteringMaker
 ) -> None:
     """90 days after the day has ended everywhere, then they are gone together."""
-    recorded = await new_metering(store, clock).record(policy, a_usage())
-    await Aggregator(store, clock).run_once()
+    recorded = await new_metering(world.store, world.clock).record(world.policy, a_usage())
+    await world.aggregate()
     day = recorded.receipt.org_day
-    clock.shift_ms += 90 * DAY_MS
-    metering = new_metering(store, clock)
+    world.clock.shift_ms += 90 * DAY_MS
+    metering = new_metering(world.store, world.clock)
     for live in (True, False):
-        totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
+        totals = await metering.read_totals(world.policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 1
-    clock.shift_ms += 3 * DAY_MS
-    metering = new_metering(store, clock)  # which shares no reading of a moment ago
+    world.clock.shift_ms += 3 * DAY_MS
+    metering = new_metering(world.store, world.clock)  # which shares no reading of a moment ago
     for live in (True, False):
-        totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
+        totals = await metering.read_totals(world.policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 0
 
 
@@ -301,13 +282,11 @@ class Sleeper(ManualClock):
         await super().sleep_ms(duration_ms)
 
 
-async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(world: World) -> None:
     """A failed run is reported, and the next interval tries again."""
-    await metering.record(policy, a_usage())
-    sleeper = Sleeper(clock.now_ms())
-    forged = ForgedStore(store)
+    await world.record()
+    sleeper = Sleeper(world.clock.now_ms())
+    forged = ForgedStore(world.store)
     reports: asyncio.Queue[AggregationReport] = asyncio.Queue()
     aggregator = Aggregator(forged, sleeper, randomness=Random(1))
     running = asyncio.create_task(aggregator.run_forever(observe=reports.put_nowait))
@@ -332,35 +311,33 @@ async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
     assert all(0.9 * INTERVAL_MS <= slept <= 1.1 * INTERVAL_MS for slept in sleeper.slept_ms)
 
 
-async def test_one_run_in_an_interval_is_enough_for_any_number_of_instances(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_one_run_in_an_interval_is_enough_for_any_number_of_instances(world: World) -> None:
     """A run right after another one costs one read."""
-    await metering.record(policy, a_usage())
-    first, second = Aggregator(store, clock), Aggregator(store, clock)
+    await world.record()
+    first, second = Aggregator(world.store, world.clock), Aggregator(world.store, world.clock)
     within_ms = INTERVAL_MS // 2
     assert not (await first.run_once(unless_run_within_ms=within_ms)).skipped
     assert (await second.run_once(unless_run_within_ms=within_ms)).skipped
-    clock.shift_ms += within_ms
+    world.clock.shift_ms += within_ms
     assert not (await second.run_once(unless_run_within_ms=within_ms)).skipped
     # A run asked for by hand is never left out, nor is one because of a clock that is ahead.
     assert not (await second.run_once()).skipped
-    clock.shift_ms -= within_ms
+    world.clock.shift_ms -= within_ms
     assert not (await second.run_once(unless_run_within_ms=within_ms)).skipped
 
 
-async def test_accounts_are_found_page_by_page(
-    new_metering: MeteringMaker, clock: ShiftedClock, store: Store
-) -> None:
+async def test_accounts_are_found_page_by_page(world: World, new_metering: MeteringMaker) -> None:
     """A day can have more accounts than a page."""
-    day = today(clock)
+    day = today(world.clock)
     expires = day_expires_at_epoch(day)
     account = Account("ORG#many", STANDARD, day)
     for first in range(0, 1100, 100):  # an engine on a busy machine has no time for all at once
         await asyncio.gather(
             *(
-                store.put(spent_put(account._replace(label=f"l{n:04}"), expires))
+                world.store.put(spent_put(account._replace(label=f"l{n:04}"), expires))
                 for n in range(first, first + 100)
             )
         )
-    assert len(await new_metering(store, clock).read_labels_used("ORG#many", day)) == 1100
+    assert (
+        len(await new_metering(world.store, world.clock).read_labels_used("ORG#many", day)) == 1100
+    )

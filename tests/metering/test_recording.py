@@ -14,6 +14,7 @@ from metering.conftest import (
     PREMIUM,
     STANDARD,
     MeteringMaker,
+    World,
     a_policy,
     a_usage,
     today,
@@ -28,7 +29,6 @@ from pricekeeper.errors import (
     UnpricedUsageError,
 )
 from pricekeeper.metering import (
-    Aggregator,
     Counters,
     Metering,
     Outcome,
@@ -68,128 +68,112 @@ async def receipt_of(store: Store, policy: Policy, request_id: str) -> Item | No
     return await store.get(REQUEST_DEDUP, Key(receipt_pk(policy.org_id, request_id)))
 
 
-async def test_a_record_is_counted_at_its_price(
-    metering: Metering, policy: Policy, clock: ShiftedClock
-) -> None:
+async def test_a_record_is_counted_at_its_price(world: World) -> None:
     """Cost, tokens of every kind, and the request itself."""
     usage = a_usage(
         cache_read_tokens=10, cache_write_5m_tokens=3, cache_write_1h_tokens=4, tags={"a": "b"}
     )
-    recorded = await metering.record(policy, usage)
+    recorded = await world.record(usage)
     cost = COST_USD_PICOS + 10 * 300_000 + 3 * 3_750_000 + 4 * 6_000_000
 
     assert recorded.outcome is Outcome.ACCEPTED
     assert recorded.request_id == usage.request_id
     assert recorded.receipt.cost_usd_picos == cost
     assert recorded.cost_usd_micros == cost // 1_000_000
-    assert recorded.receipt.org_day == today(clock)
-    assert await live(metering, policy, today(clock)) == {
+    assert recorded.receipt.org_day == today(world.clock)
+    assert await live(world.metering, world.policy, today(world.clock)) == {
         PREMIUM: Counters(cost, 1_000, 500, 10, 7, requests=1)
     }
 
 
-async def test_a_failed_call_counts_what_it_used(
-    metering: Metering, policy: Policy, clock: ShiftedClock
-) -> None:
+async def test_a_failed_call_counts_what_it_used(world: World) -> None:
     """And is an error too."""
-    await metering.record(policy, a_usage(status=UsageStatus.ERROR, output_tokens=0))
-    await metering.record(policy, a_usage())
-    total = (await live(metering, policy, today(clock)))[PREMIUM]
+    await world.record(a_usage(status=UsageStatus.ERROR, output_tokens=0))
+    await world.record()
+    total = (await live(world.metering, world.policy, today(world.clock)))[PREMIUM]
     assert (total.requests, total.errors, total.input_tokens) == (2, 1, 2_000)
 
 
 async def test_a_duplicate_gets_the_original_answer(
-    metering: Metering,
-    new_metering: MeteringMaker,
-    store: Store,
-    policy: Policy,
-    clock: ShiftedClock,
+    world: World, new_metering: MeteringMaker
 ) -> None:
     """From this instance and any other, also on the next day; it counts nothing."""
     usage = a_usage()
-    first = await metering.record(policy, usage)
-    clock.shift_ms += 23 * HOUR_MS
-    for instance in (metering, new_metering(store, clock)):
-        again = await instance.record(policy, usage)
+    first = await world.record(usage)
+    world.clock.shift_ms += 23 * HOUR_MS
+    for instance in (world.metering, new_metering(world.store, world.clock)):
+        again = await instance.record(world.policy, usage)
         assert again.outcome is Outcome.DUPLICATE
         assert again.receipt == first.receipt
-    assert (await live(metering, policy, first.receipt.org_day))[PREMIUM].requests == 1
+    assert (await live(world.metering, world.policy, first.receipt.org_day))[PREMIUM].requests == 1
 
 
 async def test_concurrent_copies_of_a_record_count_once(
-    new_metering: MeteringMaker, store: Store, policy: Policy, clock: ShiftedClock
+    world: World, new_metering: MeteringMaker
 ) -> None:
     """One of them is accepted, on any instance; all get the same answer."""
-    instances = [new_metering(store, clock) for _ in range(3)]
+    instances = [new_metering(world.store, world.clock) for _ in range(3)]
     usage = a_usage()
     answers = await asyncio.gather(
-        *(instance.record(policy, usage) for instance in instances for _ in range(5))
+        *(instance.record(world.policy, usage) for instance in instances for _ in range(5))
     )
     assert [answer.outcome for answer in answers].count(Outcome.ACCEPTED) == 1
     assert len({answer.receipt.commit_id for answer in answers}) == 1
-    assert (await live(instances[0], policy, today(clock)))[PREMIUM].requests == 1
+    assert (await live(instances[0], world.policy, today(world.clock)))[PREMIUM].requests == 1
 
 
-async def test_a_request_id_with_another_body_is_a_conflict(
-    metering: Metering, policy: Policy, clock: ShiftedClock
-) -> None:
+async def test_a_request_id_with_another_body_is_a_conflict(world: World) -> None:
     """For any difference, now or at the same moment; the first record stays."""
     request_id = str(uuid.uuid4())
-    await metering.record(policy, a_usage(request_id))
+    await world.record(a_usage(request_id))
     with pytest.raises(RequestIdReusedError) as reused:
-        await metering.record(policy, a_usage(request_id, output_tokens=501))
+        await world.record(a_usage(request_id, output_tokens=501))
     with pytest.raises(RequestIdReusedError):
-        await metering.record(policy, a_usage(request_id, model_label=STANDARD))
+        await world.record(a_usage(request_id, model_label=STANDARD))
     assert reused.value.request_id == request_id
-    assert list(await live(metering, policy, today(clock))) == [PREMIUM]
+    assert list(await live(world.metering, world.policy, today(world.clock))) == [PREMIUM]
 
     at_once = str(uuid.uuid4())
     outcomes = await asyncio.gather(
-        metering.record(policy, a_usage(at_once)),
-        metering.record(policy, a_usage(at_once, output_tokens=501)),
+        world.record(a_usage(at_once)),
+        world.record(a_usage(at_once, output_tokens=501)),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [Recorded, RequestIdReusedError]
-    assert (await live(metering, policy, today(clock)))[PREMIUM].requests == 2
+    assert (await live(world.metering, world.policy, today(world.clock)))[PREMIUM].requests == 2
 
 
-async def test_a_request_id_belongs_to_the_whole_organisation(
-    metering: Metering, policy: Policy
-) -> None:
+async def test_a_request_id_belongs_to_the_whole_organisation(world: World) -> None:
     """Another app of it can't use the id again, nor learn what it cost; another one can."""
     usage = a_usage()
-    for one in (policy, a_policy()):
-        assert (await metering.record(one, usage)).outcome is Outcome.ACCEPTED
+    for one in (world.policy, a_policy()):
+        assert (await world.metering.record(one, usage)).outcome is Outcome.ACCEPTED
     with pytest.raises(RequestIdReusedError):
-        await metering.record(a_policy(AppId("other"), org_id=policy.org_id), usage)
+        await world.metering.record(a_policy(AppId("other"), org_id=world.policy.org_id), usage)
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/Los_Angeles", "Pacific/Kiritimati"])
 async def test_the_day_is_that_of_the_event_in_the_organisations_zone(
-    metering: Metering, clock: ShiftedClock, zone: str
+    world: World, zone: str
 ) -> None:
     """Not of its arrival, and not of ours."""
     policy = a_policy(timezone=zone)
     for hours in (-23, -12, -1, 0):
-        at_ms = clock.now_ms() + hours * HOUR_MS
-        recorded = await metering.record(policy, a_usage(timestamp_ms=at_ms))
+        at_ms = world.clock.now_ms() + hours * HOUR_MS
+        recorded = await world.metering.record(policy, a_usage(timestamp_ms=at_ms))
         assert recorded.receipt.org_day == org_day(zone, at_ms)
 
 
 @pytest.mark.parametrize("offset_ms", [-DAY_MS - 10_000, 5 * 60_000 + 10_000])
-async def test_an_event_outside_of_the_window_is_refused(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, offset_ms: int
-) -> None:
+async def test_an_event_outside_of_the_window_is_refused(world: World, offset_ms: int) -> None:
     """And leaves no receipt, so that it can be reported with the right time."""
-    usage = a_usage(timestamp_ms=clock.now_ms() + offset_ms)
+    usage = a_usage(timestamp_ms=world.clock.now_ms() + offset_ms)
     with pytest.raises(InvalidValueError, match="timestamp"):
-        await metering.record(policy, usage)
-    assert await receipt_of(store, policy, usage.request_id) is None
+        await world.record(usage)
+    assert await receipt_of(world.store, world.policy, usage.request_id) is None
 
 
-async def test_what_has_no_price_is_refused_and_not_counted(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
+async def test_what_has_no_price_is_refused_and_not_counted(world: World) -> None:
     """An unknown label, another model, a tier of batch inference: each by its own error."""
     refused = {
         UnknownModelLabelError: a_usage(model_label="unheard-of"),
@@ -198,33 +182,32 @@ async def test_what_has_no_price_is_refused_and_not_counted(
     }
     for error, usage in refused.items():
         with pytest.raises(error):
-            await metering.record(policy, usage)
-        assert await receipt_of(store, policy, usage.request_id) is None
-    assert await live(metering, policy, today(clock)) == {}
+            await world.record(usage)
+        assert await receipt_of(world.store, world.policy, usage.request_id) is None
+    assert await live(world.metering, world.policy, today(world.clock)) == {}
 
 
-async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(
-    metering: Metering, clock: ShiftedClock, store: Store
-) -> None:
+async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(world: World) -> None:
     """The money is spent; only a label without a price can't be."""
     policy = a_policy(model_ordering=(STANDARD,))
-    await metering.record(policy, a_usage())
-    assert list(await live(metering, policy, today(clock))) == [PREMIUM]
-    await Aggregator(store, clock).run_once()
-    assert await metering.read_labels_used(policy.scope_key, today(clock)) == {PREMIUM}
+    await world.metering.record(policy, a_usage())
+    assert list(await live(world.metering, policy, today(world.clock))) == [PREMIUM]
+    await world.aggregate()
+    assert await world.metering.read_labels_used(policy.scope_key, today(world.clock)) == {PREMIUM}
 
 
 @pytest.mark.parametrize("scope", QuotaScope)
-async def test_apps_share_a_scope_or_have_their_own(
-    metering: Metering, clock: ShiftedClock, scope: QuotaScope
-) -> None:
+async def test_apps_share_a_scope_or_have_their_own(world: World, scope: QuotaScope) -> None:
     """As the organisation's quota scope says."""
     one = a_policy(quota_scope=scope)
     two = a_policy(AppId("other"), quota_scope=scope, org_id=one.org_id)
     for policy in (one, two, two):
-        await metering.record(policy, a_usage())
+        await world.metering.record(policy, a_usage())
     expected = {QuotaScope.ORG: (3, 3), QuotaScope.APP: (1, 2)}[scope]
-    counted = [(await live(metering, each, today(clock)))[PREMIUM].requests for each in (one, two)]
+    counted = [
+        (await live(world.metering, each, today(world.clock)))[PREMIUM].requests
+        for each in (one, two)
+    ]
     assert tuple(counted) == expected
     assert one.scope_key == f"ORG#{one.org_id}" + (f"#APP#{APP}" if scope == "APP" else "")
 
@@ -238,12 +221,10 @@ async def test_the_answer_contains_todays_total(metering: Metering, policy: Poli
         assert recorded.daily_total.cost_usd_picos == number * COST_USD_PICOS
 
 
-async def test_a_batch_is_answered_in_order_and_record_by_record(
-    metering: Metering, policy: Policy, clock: ShiftedClock
-) -> None:
+async def test_a_batch_is_answered_in_order_and_record_by_record(world: World) -> None:
     """Good ones count; bad ones say why; a repetition inside the batch is a duplicate."""
     before, twice = a_usage(), a_usage()
-    await metering.record(policy, before)
+    await world.record(before)
     batch = [
         a_usage(),
         a_usage(model_label="unheard-of"),
@@ -256,7 +237,7 @@ async def test_a_batch_is_answered_in_order_and_record_by_record(
         a_usage(timestamp_ms=0),
         a_usage(model_label=STANDARD),
     ]
-    answers = await metering.record_many(policy, batch)
+    answers = await world.metering.record_many(world.policy, batch)
 
     assert [told(answer) for answer in answers] == [
         "accepted",
@@ -274,17 +255,15 @@ async def test_a_batch_is_answered_in_order_and_record_by_record(
     refused = answers[7]
     assert isinstance(refused, Refused)
     assert "input_tokens" in refused.detail
-    counted = await live(metering, policy, today(clock))
+    counted = await live(world.metering, world.policy, today(world.clock))
     assert {label: total.requests for label, total in counted.items()} == {PREMIUM: 3, STANDARD: 1}
 
 
 @pytest.mark.parametrize("size", [0, 101])
-async def test_a_batch_has_one_to_a_hundred_records(
-    metering: Metering, policy: Policy, size: int
-) -> None:
+async def test_a_batch_has_one_to_a_hundred_records(world: World, size: int) -> None:
     """More is a mistake, and so is none."""
     with pytest.raises(InvalidValueError, match="requests"):
-        await metering.record_many(policy, [a_usage() for _ in range(size)])
+        await world.metering.record_many(world.policy, [a_usage() for _ in range(size)])
 
 
 async def test_tiny_costs_add_up_exactly(metering: Metering, clock: ShiftedClock) -> None:
@@ -304,19 +283,17 @@ async def test_tiny_costs_add_up_exactly(metering: Metering, clock: ShiftedClock
     assert small.cost_usd_picos == big.cost_usd_picos == 500 * (35_001 + 140_003)
 
 
-async def test_concurrent_records_share_a_write(
-    metering: Metering, policy: Policy, meter: StoreMeter, clock: ShiftedClock
-) -> None:
+async def test_concurrent_records_share_a_write(world: World, meter: StoreMeter) -> None:
     """What arrives together of one organisation and page is written together."""
-    other, still = a_policy(), clock.now_ms()
-    for each in (policy, other):
-        await metering.record_many(each, [a_usage(), a_usage(minted(still))])
+    other, still = a_policy(), world.clock.now_ms()
+    for each in (world.policy, other):
+        await world.metering.record_many(each, [a_usage(), a_usage(minted(still))])
     meter.clear()
     await asyncio.gather(
         *(
-            metering.record(each, a_usage(request_id))
+            world.metering.record(each, a_usage(request_id))
             for _ in range(30)
-            for each in (policy, other)
+            for each in (world.policy, other)
             for request_id in (None, minted(still))
         )
     )
@@ -351,15 +328,13 @@ def test_the_largest_receipt_is_one_write_unit() -> None:
     assert receipt_from(item) == receipt
 
 
-async def test_a_receipt_says_what_was_charged(
-    metering: Metering, store: Store, policy: Policy, clock: ShiftedClock
-) -> None:
+async def test_a_receipt_says_what_was_charged(world: World) -> None:
     """Enough to answer a duplicate, and to explain a bill."""
     usage = a_usage()
-    recorded = await metering.record(policy, usage)
-    item = await receipt_of(store, policy, usage.request_id)
+    recorded = await world.record(usage)
+    item = await receipt_of(world.store, world.policy, usage.request_id)
     assert item is not None
-    assert item["scope_key"] == policy.scope_key
+    assert item["scope_key"] == world.policy.scope_key
     assert item["cost_usd_picos"] == COST_USD_PICOS
     assert item["pricing_source"] == "config"
     assert item["service_tier"] == "default"
