@@ -7,6 +7,7 @@ ids that have none, which need a transaction.
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -87,6 +88,27 @@ def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: QuickClock
     return new_metering(wire, clock)
 
 
+@dataclass
+class Bench:
+    """An instance, the wire to its store, and a client that reports to it."""
+
+    metering: Metering
+    wire: ScriptedStore
+    policy: Policy
+    clock: QuickClock
+
+    async def record(self, usage: Usage | None = None) -> Recorded:
+        return await self.metering.record(self.policy, usage or a_usage())
+
+    async def requests(self) -> dict[str, int]:
+        return await requests(self.metering, self.policy, self.clock)
+
+
+@pytest.fixture
+def bench(metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock) -> Bench:
+    return Bench(metering, wire, policy, clock)
+
+
 async def requests(metering: Metering, policy: Policy, clock: QuickClock) -> dict[str, int]:
     """How many requests the shards hold, by label."""
     day = org_day(policy.timezone, clock.now_ms())
@@ -121,47 +143,38 @@ def name_of(usage: Usage) -> str:
 @pytest.mark.parametrize("lost", [reply_lost, request_lost])
 @pytest.mark.parametrize("times", [1, SENDINGS_MAX - 1])
 async def test_a_lost_reply_counts_once_and_is_accepted(
-    metering: Metering,
-    wire: ScriptedStore,
-    policy: Policy,
-    clock: QuickClock,
-    lost: object,
-    times: int,
+    bench: Bench, lost: object, times: int
 ) -> None:
     """Applied or not, it is sent again; one's own receipt is not a duplicate."""
-    wire.script.extend([lost] * times)  # type: ignore[list-item]
-    recorded = await metering.record(policy, a_usage())
+    bench.wire.script.extend([lost] * times)  # type: ignore[list-item]
+    recorded = await bench.record()
     assert recorded.outcome is Outcome.ACCEPTED
-    assert len(wire.sent) == times + 1
-    assert await requests(metering, policy, clock) == {PREMIUM: 1}
+    assert len(bench.wire.sent) == times + 1
+    assert await bench.requests() == {PREMIUM: 1}
     assert recorded.daily_total is not None
     assert recorded.daily_total.requests == 1
 
 
-async def test_a_commit_that_arrives_late_counts_nothing_twice(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_a_commit_that_arrives_late_counts_nothing_twice(bench: Bench) -> None:
     """The records are there by then."""
     late = Late()
-    wire.script.append(late)
-    await asyncio.gather(*(metering.record(policy, a_usage()) for _ in range(5)))
+    bench.wire.script.append(late)
+    await asyncio.gather(*(bench.record() for _ in range(5)))
     assert late.arrive is not None
     with pytest.raises((TransactionCancelledError, ConditionFailedError)):
         await late.arrive()
-    assert await requests(metering, policy, clock) == {PREMIUM: 5}
+    assert await bench.requests() == {PREMIUM: 5}
 
 
-async def test_a_duplicate_delays_the_others_by_one_sending(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_a_duplicate_delays_the_others_by_one_sending(bench: Bench) -> None:
     """All duplicates are answered from the refusal, and the rest goes again."""
     known = [a_usage() for _ in range(3)]
-    await metering.record_many(policy, known)
-    wire.sent.clear()
+    await bench.metering.record_many(bench.policy, known)
+    bench.wire.sent.clear()
     usages = [a_usage(), known[0], a_usage(), known[1], known[2], a_usage()]
-    answers = await asyncio.gather(*(metering.record(policy, usage) for usage in usages))
+    answers = await asyncio.gather(*(bench.record(usage) for usage in usages))
 
-    assert sizes(wire) == [6, 3]
+    assert sizes(bench.wire) == [6, 3]
     assert [answer.outcome.value for answer in answers] == [
         "accepted",
         "duplicate",
@@ -170,42 +183,36 @@ async def test_a_duplicate_delays_the_others_by_one_sending(
         "duplicate",
         "accepted",
     ]
-    assert await requests(metering, policy, clock) == {PREMIUM: 6}
-    assert clock.paused_ms == []
+    assert await bench.requests() == {PREMIUM: 6}
+    assert bench.clock.paused_ms == []
 
 
-async def test_a_lost_reply_and_a_duplicate_together(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_a_lost_reply_and_a_duplicate_together(bench: Bench) -> None:
     """The duplicate stood in the way of the lost one too, so the others were not applied."""
     known = a_usage()
-    await metering.record(policy, known)
-    wire.script.append(reply_lost)
+    await bench.record(known)
+    bench.wire.script.append(reply_lost)
     answers = await asyncio.gather(
-        *(metering.record(policy, usage) for usage in (a_usage(), known, a_usage()))
+        *(bench.record(usage) for usage in (a_usage(), known, a_usage()))
     )
     assert [answer.outcome.value for answer in answers] == ["accepted", "duplicate", "accepted"]
-    assert await requests(metering, policy, clock) == {PREMIUM: 3}
+    assert await bench.requests() == {PREMIUM: 3}
 
 
-async def test_copies_in_one_commit_are_sent_once(
-    metering: Metering, wire: ScriptedStore, policy: Policy
-) -> None:
+async def test_copies_in_one_commit_are_sent_once(bench: Bench) -> None:
     """The store would refuse a transaction that touches an item twice."""
     usage = a_usage()
-    answers = await asyncio.gather(*(metering.record(policy, usage) for _ in range(4)))
-    assert sizes(wire) == [1]
+    answers = await asyncio.gather(*(bench.record(usage) for _ in range(4)))
+    assert sizes(bench.wire) == [1]
     assert sorted(answer.outcome.value for answer in answers) == ["accepted"] + ["duplicate"] * 3
 
 
-async def test_who_is_contended_tries_again(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_who_is_contended_tries_again(bench: Bench) -> None:
     """After a pause, up to the bound."""
-    wire.script.extend([fails(ContendedError("scripted"))] * (SENDINGS_MAX - 1))
-    recorded = await metering.record(policy, a_usage())
+    bench.wire.script.extend([fails(ContendedError("scripted"))] * (SENDINGS_MAX - 1))
+    recorded = await bench.record()
     assert recorded.outcome is Outcome.ACCEPTED
-    assert len(clock.paused_ms) == SENDINGS_MAX - 1
+    assert len(bench.clock.paused_ms) == SENDINGS_MAX - 1
 
 
 @pytest.mark.parametrize(
@@ -226,35 +233,27 @@ async def test_who_is_contended_tries_again(
     ],
 )
 async def test_giving_up_is_bounded_and_honest(
-    metering: Metering,
-    wire: ScriptedStore,
-    policy: Policy,
-    clock: QuickClock,
-    script: list[object],
-    error: type[StoreError],
-    sendings: int,
+    bench: Bench, script: list[object], error: type[StoreError], sendings: int
 ) -> None:
     """All records of the commit get an error of their own; a retry counts once."""
-    wire.script.extend(script)  # type: ignore[arg-type]
+    bench.wire.script.extend(script)  # type: ignore[arg-type]
     usages = [a_usage(), a_usage()]
     outcomes = await asyncio.gather(
-        *(metering.record(policy, usage) for usage in usages), return_exceptions=True
+        *(bench.record(usage) for usage in usages), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [error, error]
     assert outcomes[0] is not outcomes[1]
-    assert len(wire.sent) == sendings
+    assert len(bench.wire.sent) == sendings
     for usage in usages:
-        await metering.record(policy, usage)
-    assert await requests(metering, policy, clock) == {PREMIUM: 2}
+        await bench.record(usage)
+    assert await bench.requests() == {PREMIUM: 2}
 
 
-async def test_a_batch_tells_a_store_failure_record_by_record(
-    metering: Metering, wire: ScriptedStore, policy: Policy, id_kind: str
-) -> None:
+async def test_a_batch_tells_a_store_failure_record_by_record(bench: Bench, id_kind: str) -> None:
     """100 records are one update, or two transactions, of which one fails."""
-    await metering.record(policy, a_usage())
-    wire.script.append(fails(StoreUnavailableError("scripted")))
-    answers = await metering.record_many(policy, [a_usage() for _ in range(100)])
+    await bench.record()
+    bench.wire.script.append(fails(StoreUnavailableError("scripted")))
+    answers = await bench.metering.record_many(bench.policy, [a_usage() for _ in range(100)])
     failed = 100 if id_kind == "timed" else RECEIPTS_MAX
     assert [type(answer) for answer in answers] == [Refused] * failed + [Recorded] * (100 - failed)
     first = answers[0]
@@ -263,20 +262,20 @@ async def test_a_batch_tells_a_store_failure_record_by_record(
 
 
 async def test_a_damaged_record_of_one_tenant_does_not_stop_the_others(
-    metering: Metering, memory: Store, clock: QuickClock
+    bench: Bench, memory: Store
 ) -> None:
     """Its outcome is unknown, and the error says so; its neighbours are counted."""
     broken, *others = [a_policy() for _ in range(8)]
     usages = [a_usage(), a_usage()]
     await memory.put(Put(*damaged(broken, usages[0])))
     outcomes = await asyncio.gather(
-        *(metering.record(broken, usage) for usage in usages),
-        *(metering.record(policy, a_usage()) for policy in others),
+        *(bench.metering.record(broken, usage) for usage in usages),
+        *(bench.metering.record(policy, a_usage()) for policy in others),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [UnreadableItemError] + [Recorded] * 8
     for policy in others:
-        assert await requests(metering, policy, clock) == {PREMIUM: 1}
+        assert await requests(bench.metering, policy, bench.clock) == {PREMIUM: 1}
 
 
 def damaged(policy: Policy, usage: Usage) -> tuple[Table, Item]:
@@ -289,17 +288,15 @@ def damaged(policy: Policy, usage: Usage) -> tuple[Table, Item]:
     return USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, address.name: b"no record", "n": 1}
 
 
-async def test_a_cancelled_caller_changes_nothing_for_the_others(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_a_cancelled_caller_changes_nothing_for_the_others(bench: Bench) -> None:
     """Waiting or in flight, alone or with others who sent the same id."""
     held = Held()
-    wire.script.append(held)
+    bench.wire.script.append(held)
     shared = a_usage()
-    in_flight = [asyncio.create_task(metering.record(policy, a_usage())) for _ in range(3)]
+    in_flight = [asyncio.create_task(bench.record()) for _ in range(3)]
     await held.reached.wait()
-    waiting = [asyncio.create_task(metering.record(policy, a_usage())) for _ in range(3)]
-    copies = [asyncio.create_task(metering.record(policy, shared)) for _ in range(3)]
+    waiting = [asyncio.create_task(bench.record()) for _ in range(3)]
+    copies = [asyncio.create_task(bench.record(shared)) for _ in range(3)]
     await asyncio.sleep(0)
     for task in (in_flight[0], waiting[1], copies[0]):
         task.cancel()
@@ -310,109 +307,100 @@ async def test_a_cancelled_caller_changes_nothing_for_the_others(
     assert len(left) == 6
     assert [task.result().outcome.value for task in left].count("duplicate") == 2
     # What the cancelled ones had submitted counts: they can find out by asking again.
-    assert await requests(metering, policy, clock) == {PREMIUM: 7}
+    assert await bench.requests() == {PREMIUM: 7}
 
 
-async def test_what_arrives_during_a_commit_goes_into_the_next(
-    metering: Metering, wire: ScriptedStore, policy: Policy
-) -> None:
+async def test_what_arrives_during_a_commit_goes_into_the_next(bench: Bench) -> None:
     """One commit in flight, however many arrive, as long as one can take them."""
     held = Held()
-    wire.script.append(held)
-    tasks = [asyncio.create_task(metering.record(policy, a_usage()))]
+    bench.wire.script.append(held)
+    tasks = [asyncio.create_task(bench.record())]
     await held.reached.wait()
     for _ in range(20):
-        tasks.append(asyncio.create_task(metering.record(policy, a_usage())))
+        tasks.append(asyncio.create_task(bench.record()))
         await asyncio.sleep(0)
     held.let_go.set()
     await asyncio.gather(*tasks)
-    assert sizes(wire) == [1, 20]
-    assert wire.in_flight_max == 1
+    assert sizes(bench.wire) == [1, 20]
+    assert bench.wire.in_flight_max == 1
 
 
-async def test_so_many_writes_are_under_way_at_once(
-    metering: Metering, wire: ScriptedStore
-) -> None:
+async def test_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
     """One of each page or organisation, and `WRITES_MAX` of all."""
     held = [Held() for _ in range(WRITES_MAX)]
-    wire.script.extend(held)
+    bench.wire.script.extend(held)
     policies = [a_policy() for _ in range(WRITES_MAX + 5)]
     tasks = [
-        asyncio.create_task(metering.record(policy, a_usage()))
+        asyncio.create_task(bench.metering.record(policy, a_usage()))
         for policy in policies
         for _ in range(3)
     ]
     await held[-1].reached.wait()
-    assert wire.in_flight == WRITES_MAX
+    assert bench.wire.in_flight == WRITES_MAX
     for one in held:
         one.let_go.set()
     await asyncio.gather(*tasks)
-    assert wire.in_flight_max == WRITES_MAX
-    assert sizes(wire) == [3] * len(policies)
+    assert bench.wire.in_flight_max == WRITES_MAX
+    assert sizes(bench.wire) == [3] * len(policies)
 
 
-async def test_a_flood_does_not_delay_a_neighbour(
-    metering: Metering, wire: ScriptedStore, policy: Policy
-) -> None:
+async def test_a_flood_does_not_delay_a_neighbour(bench: Bench) -> None:
     """Its record goes into the next commit, however many of the flood's came before it."""
     neighbour = a_policy()
-    await metering.record(neighbour, a_usage())
-    await metering.record(policy, a_usage())
+    await bench.metering.record(neighbour, a_usage())
+    await bench.record()
     held = Held()
-    wire.script.extend([held] * WRITES_MAX)
-    wire.sent.clear()
+    bench.wire.script.extend([held] * WRITES_MAX)
+    bench.wire.sent.clear()
     flood = [  # each on a page of its own, if the id has a time
-        asyncio.create_task(metering.record(policy, a_usage(Ids.make(number * 16))))
-        for number in range(2_000)
+        asyncio.create_task(bench.record(a_usage(Ids.make(number * 16)))) for number in range(2_000)
     ]
     await held.reached.wait()
     record = a_usage()
-    theirs = asyncio.create_task(metering.record(neighbour, record))
+    theirs = asyncio.create_task(bench.metering.record(neighbour, record))
     await asyncio.sleep(0)
-    in_flight = len(wire.sent)
+    in_flight = len(bench.wire.sent)
     held.let_go.set()
     await asyncio.gather(*flood, theirs)
 
     (sending,) = [
-        number for number in range(len(wire.sent)) if name_of(record) in names(wire, number)
+        number
+        for number in range(len(bench.wire.sent))
+        if name_of(record) in names(bench.wire, number)
     ]
     assert in_flight <= WRITES_MAX
     assert sending <= in_flight + 1  # organisations take turns, and it may be the other one's
-    assert len(wire.sent) > 20
+    assert len(bench.wire.sent) > 20
 
 
-async def test_closing_commits_what_was_accepted(
-    metering: Metering, wire: ScriptedStore, policy: Policy, clock: QuickClock
-) -> None:
+async def test_closing_commits_what_was_accepted(bench: Bench) -> None:
     """Then it takes nothing more."""
     held = Held()
-    wire.script.append(held)
-    tasks = [asyncio.create_task(metering.record(policy, a_usage()))]
+    bench.wire.script.append(held)
+    tasks = [asyncio.create_task(bench.record())]
     await held.reached.wait()
-    tasks += [asyncio.create_task(metering.record(policy, a_usage())) for _ in range(5)]
+    tasks += [asyncio.create_task(bench.record()) for _ in range(5)]
     await asyncio.sleep(0)
-    closing = asyncio.create_task(metering.close())
+    closing = asyncio.create_task(bench.metering.close())
     await asyncio.sleep(0)
     with pytest.raises(StoreClosedError):
-        await metering.record(policy, a_usage())
+        await bench.record()
     assert not closing.done()
     held.let_go.set()
     await closing
     assert all(task.done() and task.result().outcome is Outcome.ACCEPTED for task in tasks)
-    assert await requests(metering, policy, clock) == {PREMIUM: 6}
+    assert await bench.requests() == {PREMIUM: 6}
 
 
-async def test_what_became_of_the_records_is_counted(
-    metering: Metering, wire: ScriptedStore, policy: Policy
-) -> None:
+async def test_what_became_of_the_records_is_counted(bench: Bench) -> None:
     """Accepted, met again, failed, and how many shared a commit; also when a reply was lost."""
     known = a_usage()
-    wire.script.append(reply_lost)
-    await asyncio.gather(*(metering.record(policy, one) for one in (known, a_usage(), known)))
-    wire.script.append(fails(StoreUnavailableError("scripted")))
+    bench.wire.script.append(reply_lost)
+    await asyncio.gather(*(bench.record(one) for one in (known, a_usage(), known)))
+    bench.wire.script.append(fails(StoreUnavailableError("scripted")))
     with pytest.raises(StoreUnavailableError):
-        await metering.record(policy, a_usage())
-    await metering.record(policy, known)
-    meter = metering.meter
+        await bench.record()
+    await bench.record(known)
+    meter = bench.metering.meter
     assert (meter.accepted, meter.duplicates, meter.failed) == (2, 2, 1)
     assert meter.commit_sizes.total == 2

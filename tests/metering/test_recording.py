@@ -52,15 +52,15 @@ from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.values import AppId
-from stores import ShiftedClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
-async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
+async def live(world: World, policy: Policy | None = None, day: str = "") -> dict[str, Counters]:
     """The live requests of the labels that have any."""
-    totals = await metering.read_totals(policy.scope_key, LABELS, day, live=True)
+    scope_key, day = (policy or world.policy).scope_key, day or today(world.clock)
+    totals = await world.metering.read_totals(scope_key, LABELS, day, live=True)
     return {label: total.counters for label, total in totals.items() if total.requests}
 
 
@@ -81,16 +81,14 @@ async def test_a_record_is_counted_at_its_price(world: World) -> None:
     assert recorded.receipt.cost_usd_picos == cost
     assert recorded.cost_usd_micros == cost // 1_000_000
     assert recorded.receipt.org_day == today(world.clock)
-    assert await live(world.metering, world.policy, today(world.clock)) == {
-        PREMIUM: Counters(cost, 1_000, 500, 10, 7, requests=1)
-    }
+    assert await live(world) == {PREMIUM: Counters(cost, 1_000, 500, 10, 7, requests=1)}
 
 
 async def test_a_failed_call_counts_what_it_used(world: World) -> None:
     """And is an error too."""
     await world.record(a_usage(status=UsageStatus.ERROR, output_tokens=0))
     await world.record()
-    total = (await live(world.metering, world.policy, today(world.clock)))[PREMIUM]
+    total = (await live(world))[PREMIUM]
     assert (total.requests, total.errors, total.input_tokens) == (2, 1, 2_000)
 
 
@@ -105,7 +103,7 @@ async def test_a_duplicate_gets_the_original_answer(
         again = await instance.record(world.policy, usage)
         assert again.outcome is Outcome.DUPLICATE
         assert again.receipt == first.receipt
-    assert (await live(world.metering, world.policy, first.receipt.org_day))[PREMIUM].requests == 1
+    assert (await live(world, day=first.receipt.org_day))[PREMIUM].requests == 1
 
 
 async def test_concurrent_copies_of_a_record_count_once(
@@ -119,7 +117,7 @@ async def test_concurrent_copies_of_a_record_count_once(
     )
     assert [answer.outcome for answer in answers].count(Outcome.ACCEPTED) == 1
     assert len({answer.receipt.commit_id for answer in answers}) == 1
-    assert (await live(instances[0], world.policy, today(world.clock)))[PREMIUM].requests == 1
+    assert (await live(world))[PREMIUM].requests == 1
 
 
 async def test_a_request_id_with_another_body_is_a_conflict(world: World) -> None:
@@ -131,7 +129,7 @@ async def test_a_request_id_with_another_body_is_a_conflict(world: World) -> Non
     with pytest.raises(RequestIdReusedError):
         await world.record(a_usage(request_id, model_label=STANDARD))
     assert reused.value.request_id == request_id
-    assert list(await live(world.metering, world.policy, today(world.clock))) == [PREMIUM]
+    assert list(await live(world)) == [PREMIUM]
 
     at_once = str(uuid.uuid4())
     outcomes = await asyncio.gather(
@@ -140,7 +138,7 @@ async def test_a_request_id_with_another_body_is_a_conflict(world: World) -> Non
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [Recorded, RequestIdReusedError]
-    assert (await live(world.metering, world.policy, today(world.clock)))[PREMIUM].requests == 2
+    assert (await live(world))[PREMIUM].requests == 2
 
 
 async def test_a_request_id_belongs_to_the_whole_organisation(world: World) -> None:
@@ -184,14 +182,14 @@ async def test_what_has_no_price_is_refused_and_not_counted(world: World) -> Non
         with pytest.raises(error):
             await world.record(usage)
         assert await receipt_of(world.store, world.policy, usage.request_id) is None
-    assert await live(world.metering, world.policy, today(world.clock)) == {}
+    assert await live(world) == {}
 
 
 async def test_a_label_outside_of_the_ordering_is_counted_all_the_same(world: World) -> None:
     """The money is spent; only a label without a price can't be."""
     policy = a_policy(model_ordering=(STANDARD,))
     await world.metering.record(policy, a_usage())
-    assert list(await live(world.metering, policy, today(world.clock))) == [PREMIUM]
+    assert list(await live(world, policy)) == [PREMIUM]
     await world.aggregate()
     assert await world.metering.read_labels_used(policy.scope_key, today(world.clock)) == {PREMIUM}
 
@@ -204,10 +202,7 @@ async def test_apps_share_a_scope_or_have_their_own(world: World, scope: QuotaSc
     for policy in (one, two, two):
         await world.metering.record(policy, a_usage())
     expected = {QuotaScope.ORG: (3, 3), QuotaScope.APP: (1, 2)}[scope]
-    counted = [
-        (await live(world.metering, each, today(world.clock)))[PREMIUM].requests
-        for each in (one, two)
-    ]
+    counted = [(await live(world, each))[PREMIUM].requests for each in (one, two)]
     assert tuple(counted) == expected
     assert one.scope_key == f"ORG#{one.org_id}" + (f"#APP#{APP}" if scope == "APP" else "")
 
@@ -255,7 +250,7 @@ async def test_a_batch_is_answered_in_order_and_record_by_record(world: World) -
     refused = answers[7]
     assert isinstance(refused, Refused)
     assert "input_tokens" in refused.detail
-    counted = await live(world.metering, world.policy, today(world.clock))
+    counted = await live(world)
     assert {label: total.requests for label, total in counted.items()} == {PREMIUM: 3, STANDARD: 1}
 
 
@@ -266,17 +261,17 @@ async def test_a_batch_has_one_to_a_hundred_records(world: World, size: int) -> 
         await world.metering.record_many(world.policy, [a_usage() for _ in range(size)])
 
 
-async def test_tiny_costs_add_up_exactly(metering: Metering, clock: ShiftedClock) -> None:
+async def test_tiny_costs_add_up_exactly(world: World) -> None:
     """Fractions of a micro-dollar are kept: the sum of many is that of one big request."""
     policy = a_policy()
     for _ in range(5):
-        await metering.record_many(
+        await world.metering.record_many(
             policy,
             [a_usage(model_label=ECONOMY, input_tokens=1, output_tokens=1) for _ in range(100)],
         )
-    small = (await live(metering, policy, today(clock)))[ECONOMY]
+    small = (await live(world, policy))[ECONOMY]
     big = (
-        await metering.record(
+        await world.metering.record(
             policy, a_usage(model_label=ECONOMY, input_tokens=500, output_tokens=500)
         )
     ).receipt
