@@ -360,7 +360,11 @@ class World:
 
         # The prices are in memory, as after earlier calls.
         await self.ask_at(
-            instance, instance.metering.price_captured, policy, record, grant.authorized_at_ms
+            instance,
+            instance.metering.preparer.prepare_captured,
+            policy,
+            record,
+            grant.authorized_at_ms,
         )
         if instance.begin_capture(policy, call.granted, fail, **usage) is None:
             return False

@@ -34,7 +34,7 @@ from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.ledger.service import OpenAccount, PostRecords
 from pricekeeper.ledger.sheet import ACCOUNTS
 from pricekeeper.ledger.worker import Worker
-from pricekeeper.metering import Metering, journal_items
+from pricekeeper.metering import journal_items
 from pricekeeper.metering import receipt as receipts
 from pricekeeper.metering.preparing import Preparer
 from pricekeeper.storage import Key, Put, Set, Update, Write
@@ -215,12 +215,12 @@ def void_after_expiry_as_if_open(patch: Patch) -> None:
 
 def counted_when_captured(patch: Patch) -> None:
     """A capture after midnight counts in the new day, and its hold in the old one."""
-    real = Metering.price_captured
+    real = Preparer.prepare_captured
 
-    async def price(self: Metering, policy: Any, usage: Any, _: int) -> Any:
+    async def price(self: Preparer, policy: Any, usage: Any, _: int) -> Any:
         return await real(self, policy, usage, self._clock.now_ms())
 
-    patch.setattr(Metering, "price_captured", price)
+    patch.setattr(Preparer, "prepare_captured", price)
 
 
 def _in_two_writes(patch: Patch, is_later: Callable[[str], bool]) -> None:

@@ -89,7 +89,9 @@ class Recording:
         """
         grant, settler = seen.authorization.grant, self._settler
         usage = _named(policy, seen.authorization, usage)
-        submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
+        submission = await self._metering.preparer.prepare_captured(
+            policy, usage, grant.authorized_at_ms
+        )
         capture = self._make_capture(usage, submission)
         accounts = settler.ledger.accounts_for(
             policy, grant.terms.label, usage.tags, grant.authorized_at_ms
@@ -118,7 +120,7 @@ class Recording:
             return None
         usage = _named(policy, authorization, usage)
         try:
-            submission = self._metering.price_captured_at_once(
+            submission = self._metering.preparer.prepare_captured_at_once(
                 policy, usage, grant.authorized_at_ms
             )
         except PriceKeeperError:
@@ -269,7 +271,7 @@ class Recording:
         settler, org_id = self._settler, policy.org_id
         claim = Claim(place_of(policy, usage.request_id.lower()))
         for _ in range(ATTEMPTS_MAX):
-            submission = await self._metering.price_recorded(policy, usage)
+            submission = await self._metering.preparer.prepare(policy, usage, on_sheet=True)
             record = RecordOnSheet(policy, submission)
             command = RecordClaimed(org_id, record, settler, claim)
             try:
@@ -287,7 +289,7 @@ class Recording:
         raise ContendedError("an account was not open")
 
     async def _answer_again(self, policy: Policy, usage: Usage, record: Record) -> Recorded:
-        submission: Submission = await self._metering.price_recorded(policy, usage)
+        submission: Submission = await self._metering.preparer.prepare(policy, usage, on_sheet=True)
         if record.entry.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(record.request_id)
         await self._settler.poster.marks.request_repair_if_late(policy.org_id, [record.receipt])

@@ -2,12 +2,10 @@
 
 For up to 30 s after a change, some instances do not know it. Their records are in the journal, but
 not in the account of a new or restored budget. So a change leaves a note to recount once all know
-it (`tenants.recounts`). Any instance then reads the accounts, the journal, and the accounts again.
-Only the accounts have holds and unsettled amounts, so these need no recount.
-
-Writers need not stop. What is missing is at least the journal minus the later reading, and at most
-the journal minus the earlier one. The value nearer to zero is added, so a recount never overshoots.
-Unless both are equal, it is tried again later.
+it (`tenants.recounts`). Any instance then reads the accounts, the journal, and the accounts again,
+while others write. What is missing is between the journal minus the later reading and the journal
+minus the earlier one. The value nearer to zero is added, so a recount never overshoots; unless both
+are equal, it is tried again later. Holds and unsettled amounts need no recount.
 
 Bounds: `RECOUNTS_AT_ONCE` clients in a run; `ROUNDS_MAX` passes over the journal for each hundred
 apps; `TRIES_MAX` tries with doubling pauses.

@@ -2,9 +2,8 @@
 
 It decides the queued commands on the log as this process knows it, and writes one sheet for all. If
 another writer came first, its sheet is read and the commands are decided again. Before a denial the
-log is read to its end. One sheet is under way at a time. If other processes write, too, the worker
-pauses between sheets (`Pace`). Commands without a waiting caller wait for one, up to `LINGER_MS`,
-since a sheet costs nearly the same for any number.
+log is read to its end. If other processes write, too, the worker pauses between sheets (`Pace`).
+Commands without a waiting caller wait up to `LINGER_MS` for one, to share its sheet.
 
 Bounds: `WAITING_MAX` commands, and one more that follows from each; `COMMANDS_MAX`, `KEYS_MAX` and
 `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the pauses of `BACKOFF`; `ERRANDS_MAX`

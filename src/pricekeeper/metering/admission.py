@@ -1,12 +1,9 @@
 """Admission: a record or batch gets places in the commit queue, waits for them, or is refused.
 
-Requests of an organisation that has used up its share wait up to `WAIT_MS_MAX`, unparsed, then get
-`OverloadedError`. Without the wait, a client that retries at once would use the whole processor for
-refusals.
-
-Pricing a hundred records takes milliseconds of the event loop. So a batch takes `BATCH_MAX` places
-before its body is parsed, `AT_WORK_MAX` batches are priced at a time, and `GROUP_RECORDS` records
-in one turn of the loop; others wait, in turns by organisation.
+Requests of an organisation without a free place wait up to `WAIT_MS_MAX`, unparsed, then get
+`OverloadedError`: a client that retries at once must not use the processor for refusals. A batch
+takes `BATCH_MAX` places before its body is parsed. `AT_WORK_MAX` batches are priced at a time, and
+`GROUP_RECORDS` records in one turn of the loop; others wait, in turns by organisation.
 
 Bounds: ``places_max`` places, and `WAITING_MAX` waiting requests, shared by organisation.
 """

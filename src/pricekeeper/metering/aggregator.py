@@ -1,16 +1,13 @@
 """The aggregator: folds posted records into the totals, which only move forward.
 
 A run reads the marked ticks above the checkpoint, and the records of their regions. Their sums move
-each total forward (`metering.fold`). The cost follows the number of new records. Any number of
-processes may run it, at any interval.
+each total forward (`metering.fold`), on condition that it is still the one that was read. So any
+number of processes may run it, and a lost reply does no harm. Unreadable accounts and pages are
+reported and retried by the next run.
 
 A tick is closed two ticks after its end. By then each of its records is written, or a repair of its
 day was requested, even if a clock has leapt by a minute. Once its records are in the totals, the
 checkpoint moves past it.
-
-Each total is written on condition that it is still the one that was read, so a lost reply does no
-harm. An unreadable account or page is reported and retried by the next run; others are not
-affected.
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
 A group is the records of one page, or those of one organisation that need receipts. Each has one
 write under way; later records go into the next. A new group starts at the end of the turn of the
-event loop, or `linger_ms` later, to share its first write.
+event loop, or `linger_ms` later. Groups take turns by organisation (`concurrency.fairness`).
 
-Groups take turns by organisation (`concurrency.fairness`). A record holds a place of its
-organisation's share until it is answered (`metering.admission`).
-
-Bounds: `PENDING_MAX` places, half of them for one organisation alone, and `WRITES_MAX` writes under
-way.
+Bounds: `PENDING_MAX` places (`metering.admission`), half of them for one organisation alone, and
+`WRITES_MAX` writes under way.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The totals under this process's answers, refreshed beside the answers.
 
-The first answer of an account waits for its total. Later ones show the last total read plus what
-this process has counted since. A total older than `REFRESH_MS` is read again: one read at a time,
-for all accounts that need it.
-
-The sum is an estimate, never stored: around the moment of the total, records can be counted twice
-or not yet, until the next total. Records of other instances appear with the next total.
+An answer shows the last total read plus what this process has counted since. Only the first one of
+an account waits; a total older than `REFRESH_MS` is read again, one read at a time for all. The sum
+is an estimate, never stored: around the moment of the total, records can be counted twice or not
+yet, and records of other instances appear with the next total.
 
 Bounds: `ACCOUNTS_MAX` accounts, the least recently counted are evicted first, and `SLICES_MAX`
 slices of time in each.

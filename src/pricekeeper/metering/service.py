@@ -1,11 +1,8 @@
 """Metering: counts usage exactly once, on the day it happened, at its price.
 
-`record` checks and prices a record, and passes it to the committer. Usually that costs a share of
-one plain write, and no read. A record that is about to be refused is looked up first, with one
-read: if it was counted before, it is answered as a duplicate.
-
-After `OutcomeUnknownError`, or if the caller was cancelled, the same record may be sent again, to
-any instance: it counts once.
+Usually a record costs a share of one plain write, and no read. One that is about to be refused is
+looked up first: if it was counted before, it is answered as a duplicate. After
+`OutcomeUnknownError`, or if the caller was cancelled, it may be sent again, to any instance.
 """
 
 from __future__ import annotations
@@ -82,7 +79,7 @@ class Metering:
         self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
         self.quota_uses = QuotaUses()
         self.admission = Admission(clock, PENDING_MAX)
-        self._preparer = Preparer(clock, prices, ledger)
+        self.preparer = Preparer(clock, prices, ledger)
         self.poster = Poster(
             store,
             clock,
@@ -199,19 +196,6 @@ class Metering:
         accounts = await self.reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
-    async def price_captured(
-        self, policy: Policy, usage: Usage, authorized_at_ms: int
-    ) -> Submission:
-        return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
-
-    def price_captured_at_once(
-        self, policy: Policy, usage: Usage, authorized_at_ms: int
-    ) -> Submission | None:
-        return self._preparer.prepare_captured_at_once(policy, usage, authorized_at_ms)
-
-    async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
-        return await self._preparer.prepare(policy, usage, on_sheet=True)
-
     def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
         self.meter.accepted += len(records)
         self._note_counted([record.submission for record in records])
@@ -245,14 +229,14 @@ class Metering:
     async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
         """The prepared record; or the reason to refuse it, unless it was counted before."""
         try:
-            return await self._preparer.prepare(policy, usage)
+            return await self.preparer.prepare(policy, usage)
         except PriceKeeperError as error:
             return error
 
     def _prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
         """``None`` if it has to wait for something or is invalid."""
         try:
-            return self._preparer.prepare_at_once(policy, usage)
+            return self.preparer.prepare_at_once(policy, usage)
         except PriceKeeperError:
             return None
 

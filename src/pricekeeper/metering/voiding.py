@@ -1,11 +1,10 @@
 """Voids a record by a correction beside it.
 
-Nothing is removed. A correction is a record with the same app, label, tags and day, and negative
-amounts, so totals follow by the ordinary fold. One transaction writes the correction, the refund to
-the budgets, the audit entry, and a marker by which a record is voided only once. A void note in the
-record's region is for listings, which read that region anyway.
-
-A record can be voided until its day is final: then exports and bills contain it.
+A correction is a record with the same app, label, tags and day, and negative amounts, so totals
+follow by the ordinary fold. One transaction writes the correction, the refund to the budgets, the
+audit entry, and a marker by which a record is voided only once. A void note in the record's region
+is for listings, which read that region anyway. A record can be voided until its day is final: then
+exports and bills contain it.
 
 The place of a record whose id has no time is found by the receipt; of a capture, by the
 authorization (``about_ms``). Then that minute's records of the organisation are searched.

@@ -3,14 +3,11 @@
 A decision that is not cached costs one consistent `batch_get` of overrides, fallback and totals.
 ``force_check`` adds records posted since; callers within a second share that reading.
 
-**A lost flip is harmless.** Totals never shrink within a day, so another instance finds the label
-exceeded, too. The record stops it from going back. If its condition fails, another instance was
-first, and its item is used; if the reply is lost, it is sent again; if the store can't take it, the
-next decision tries again.
+A lost flip is harmless: totals never shrink within a day, so another instance finds the label
+exceeded, too. If a flip's condition fails, another instance was first, and its item is used; if the
+reply is lost, it is sent again; if the store can't take it, the next decision tries again.
 
-**Reading fails closed.** Without spends the store's error is raised. An unreadable total is
-replaced by the sum of its records; without these, `UnreadableItemError` is raised. It never counts
-as zero.
+Reading fails closed. An unreadable total is replaced by the sum of its records, never by zero.
 """
 
 from __future__ import annotations
