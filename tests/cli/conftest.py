@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -190,13 +191,20 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Cli(tmp_path, monkeypatch, capsys)
 
 
-@pytest.fixture
-def service(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """The same, with a running service on that store; its key is in the environment."""
-    settings = demo_settings(cli.folder)
+@contextmanager
+def serving(cli: Cli, **changes: Any) -> Iterator[None]:
+    """Run a service on the store of the commands, which have its key and its URL."""
+    settings = replace(demo_settings(cli.folder), **changes)
     with running_service(settings, SystemClock()) as url:
-        monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", settings.provisioning_key or "")
+        cli.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", settings.provisioning_key or "")
         cli.place = ("--url", url)
+        yield
+
+
+@pytest.fixture
+def service(cli: Cli) -> Iterator[Cli]:
+    """The same, with a running service on that store; its key is in the environment."""
+    with serving(cli):
         yield cli
 
 

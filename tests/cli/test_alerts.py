@@ -2,19 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
 
 from alerts.topics_server import TOPIC
-from cli.conftest import MISSING_ORG, ORG, Cli
+from cli.conftest import MISSING_ORG, ORG, Cli, serving
 from hook_server import Hook, running_hook
 from pricekeeper.bootstrap import Services
-from pricekeeper.cli.demo import demo_settings
-from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Usage
-from pricekeeper.testing.serving import running_service
 from pricekeeper.values import AppId, OrgId
 from receivers import Receivers, running_receivers
 
@@ -43,14 +39,8 @@ def anywhere(
     if request.param == "store":
         yield cli
         return
-    settings = replace(
-        demo_settings(cli.folder),
-        alert_networks=(ip_network("127.0.0.0/8"),),
-        alert_topics=frozenset({TOPIC}),
-    )
-    with running_service(settings, SystemClock()) as url:
-        monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", settings.provisioning_key or "")
-        cli.place = ("--url", url)
+    networks, topics = (ip_network("127.0.0.0/8"),), frozenset({TOPIC})
+    with serving(cli, alert_networks=networks, alert_topics=topics):
         yield cli
 
 

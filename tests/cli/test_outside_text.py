@@ -11,7 +11,7 @@ import yaml
 from rich.text import Text
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
-from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
+from cli.test_widths import APP, MORE_RUNS, RUNS, filled, kept, shown
 from http_handler import Handler, serving
 from pricekeeper import cli as cli_package
 from pricekeeper.cli import clients
@@ -22,7 +22,7 @@ from pricekeeper.cli.terminal import harmless, is_harmless, make_console
 from pricekeeper.client import Request
 from pricekeeper.values import settings_tag
 
-__all__ = ["filled"]  # the fixture
+__all__ = ["filled", "kept"]  # the fixtures
 
 PATHS = [
     pytest.param(path, marks=[pytest.mark.slow] if place % 4 else [])

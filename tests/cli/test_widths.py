@@ -6,14 +6,16 @@ The commands are found in the command line itself, so that a new one can't be le
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from cli.conftest import ORG, ORG_FLAGS, Cli
+from cli.conftest import ORG, ORG_FLAGS, Cli, serving
 from cli.test_face import COMMANDS, SERVES, spool_settings
 from pricekeeper.bootstrap import Services
 from pricekeeper.cli import command
@@ -178,15 +180,30 @@ MORE_RUNS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test keeps its store for the others: it takes a service to make one."""
+    return tmp_path_factory.mktemp("filled") / "store"
+
+
 @pytest.fixture
-def filled(service: Cli) -> Cli:
+def filled(cli: Cli, kept: Path) -> Cli:
     """A store with an app that has a long id and name, and a session."""
-    service.ok("org", "put", ORG, *ORG_FLAGS)
+    if not kept.exists():
+        with serving(cli):
+            fill(cli)
+        cli.place = ()
+        shutil.copytree(cli.folder, kept)
+    shutil.copytree(kept, cli.folder, dirs_exist_ok=True)
+    return cli
+
+
+def fill(cli: Cli) -> None:
+    cli.ok("org", "put", ORG, *ORG_FLAGS)
     limits = ("--rate-limit", "*:rpm=60/1m", "--rate-limit", "*:tpm=9000000/1m/20000000")
     budgets = ("--budget", f"{'b' * 32}=MONTH:1000000000:soft", "--budget", "hourly=HOUR:0.000001")
-    created = service.ok("app", "put", ORG, APP, "--name", NAME, *limits, *budgets)
-    service.log_in(service.claim(created), "agent/1.0 (with a long description of itself)")
-    service.place = ()
+    client_id = cli.claim(cli.ok("app", "put", ORG, APP, "--name", NAME, *limits, *budgets))
+    cli.log_in(client_id, "agent/1.0 (with a long description of itself)")
     declared = {
         "org_id": ORG,
         "org_name": NAME,
@@ -196,8 +213,7 @@ def filled(service: Cli) -> Cli:
         "quotas": {"premium": 1},
         "apps": {APP: {"app_name": NAME}, "another-" + APP[:50]: {"app_name": NAME}},
     }
-    (service.folder / DECLARATION).write_text(json.dumps(declared), "utf-8")
-    return service
+    (cli.folder / DECLARATION).write_text(json.dumps(declared), "utf-8")
 
 
 @dataclass
