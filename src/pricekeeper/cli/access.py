@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend, client_of
 from pricekeeper.cli.command import Output, backend_command, either_command
-from pricekeeper.cli.drawing import Section, claim_hint, done, moment, plain, to_paste
+from pricekeeper.cli.drawing import Section, claim_hint, done, moment, plain, shown_once
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.operation_command import Reply, Word, operation_command
 from pricekeeper.cli.options import (
@@ -24,11 +24,9 @@ from pricekeeper.cli.options import (
     read_secret,
 )
 from pricekeeper.cli.tables import Column, listing, minutes
-from pricekeeper.settings import RETRIEVAL_TOKEN
+from pricekeeper.client_ids import Client, parse_client_id
+from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, PROVISIONING_KEY, RETRIEVAL_TOKEN
 from pricekeeper.wire import operations as ops
-
-if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
 overrides = typer.Typer(no_args_is_help=True, help="A model set by hand until midnight.")
@@ -84,13 +82,8 @@ async def claim(
         "'pricekeeper credentials rotate' makes another"
     ):
         answer = plain(await backend.admin.claim(wanted))
-    parts = [
-        Text("shown only once:", "dim"),
-        to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
-        to_paste(f"export PRICEKEEPER_CLIENT_SECRET={answer['client_secret']}"),
-    ]
-    if until := answer.get("old_secret_expires_at"):
-        parts.append(Text(f"the old secret works until {moment(until)}", "dim"))
+    variables = {CLIENT_ID: answer["client_id"], CLIENT_SECRET: answer["client_secret"]}
+    parts = shown_once(variables, ("the old secret works", answer.get("old_secret_expires_at")))
     return Output(answer, Section(Text(answer["client_id"], "bold"), *parts))
 
 
@@ -112,10 +105,7 @@ async def provisioning_key(
         answer = {"org_id": org, "status": "withdrawn"}
         return Output(answer, done(f"{org} has no provisioning key of its own any more"))
     answer = plain(await backend.admin.issue_provisioning_key(org))
-    parts = [
-        Text("shown only once:", "dim"),
-        to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
-    ]
+    parts = shown_once({PROVISIONING_KEY: answer["provisioning_key"]})
     return Output(answer, Section(Text(answer["org_id"], "bold"), *parts))
 
 
@@ -262,6 +252,4 @@ def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
         raise MisusedError("give either ORG and APP or --client ID")
     if client is None:
         return client_of(org or "", app)
-    from pricekeeper.tenants import parse_client_id  # noqa: PLC0415  # --help needs none
-
     return parse_client_id(client, "--client")

@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
+import msgspec
 import typer
 from rich.console import RenderableType
 
@@ -245,8 +246,6 @@ def _discard_stdout() -> None:
 
 def print_json(answer: Any) -> None:
     """Print JSON with control characters escaped."""
-    import msgspec  # noqa: PLC0415  # --help needs none
-
     text = msgspec.json.format(msgspec.json.encode(answer), indent=2)
     sys.stdout.write(harmless_json(text.decode()) + "\n")
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
@@ -33,8 +34,6 @@ STATUS_STYLES: Final[Mapping[str, str]] = {"NORMAL": "green", "TIGHT": "yellow",
 
 def plain(answer: Any) -> Any:
     """An answer as the printed JSON."""
-    import msgspec  # noqa: PLC0415  # --help needs none
-
     return msgspec.to_builtins(answer)
 
 
@@ -165,6 +164,13 @@ def duration(milliseconds: int) -> str:
 def to_paste(command: str) -> Text:
     """A command to copy."""
     return Text(command, "bold")
+
+
+def shown_once(variables: Mapping[str, str], *ends: tuple[str, str | None]) -> list[RenderableType]:
+    """Secrets to paste, and the ends of those that have one."""
+    until = (Text(f"{what} until {moment(end)}", "dim") for what, end in ends if end is not None)
+    pasted = (to_paste(f"export {name}={value}") for name, value in variables.items())
+    return [Text("shown only once:", "dim"), *pasted, *until]
 
 
 def _program() -> str:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Facts, Section, done, moment, plain, to_paste
+from pricekeeper.cli.drawing import Facts, Section, done, moment, plain, shown_once, to_paste
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.operation_command import Reply, operation_command
 from pricekeeper.cli.options import argument, option
@@ -123,16 +124,13 @@ def whoami(reply: Reply) -> RenderableType:
 
 
 def _issued(answer: Mapping[str, Any]) -> RenderableType:
-    parts: list[RenderableType] = [
-        Facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
-        Text("shown only once:", "dim"),
-        to_paste(f"export {ADMIN_KEY}={answer['key']}"),
-    ]
-    if until := answer.get("expires_at"):
-        parts.append(Text(f"it expires at {moment(until)}", "dim"))
-    if until := answer.get("old_key_expires_at"):
-        parts.append(Text(f"the old key works until {moment(until)}", "dim"))
-    return Section(Text(answer["name"], "bold"), *parts)
+    about = {"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}
+    parts = shown_once(
+        {ADMIN_KEY: answer["key"]},
+        ("it works", answer.get("expires_at")),
+        ("the old key works", answer.get("old_key_expires_at")),
+    )
+    return Section(Text(answer["name"], "bold"), Facts(about), *parts)
 
 
 def _covers(key: Mapping[str, Any]) -> str:
@@ -201,8 +199,6 @@ async def new_pepper(_: Settings) -> Output:
 
 
 def _printed(keyring: Keyring) -> Output:
-    import msgspec  # noqa: PLC0415
-
     from pricekeeper.tokens import dump_keyring  # noqa: PLC0415
 
     text = dump_keyring(keyring)
