@@ -69,7 +69,7 @@ LONGEST: Final = (
 ONE_STORE: Final = frozenset(
     f"tests/http/test_{name}.py"
     for name in (
-        *("administrators_reading", "audit", "aws_credentials", "containment", "hostile"),
+        *("audit", "aws_credentials", "containment", "hostile"),
         *("provisioning_keys", "public_bodies", "roles", "tenants", "usage_details"),
     )
 )

@@ -1,10 +1,12 @@
 """A real server on each store, and two tenants in it."""
 
+import base64
 import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +16,8 @@ from serving import Server, running_server
 
 KEY = "3f9c1e7a5b8d2460c7e1f3a9b5d80264"
 METRICS_TOKEN = "test-metrics-token"
+CLAIM = "/api/v1/credentials/claim"
+FORCED = "?force_check=true"
 ENVIRONMENT = {
     "PRICEKEEPER_PROVISIONING_KEY": KEY,
     "PRICEKEEPER_METRICS_TOKEN": METRICS_TOKEN,
@@ -91,6 +95,27 @@ class Api:
     def provision(self, method: str, path: str, body: Any = None) -> Reply:
         return self.call(method, path, body, key=KEY)
 
+    def claim(self, made: Reply) -> Reply:
+        """Claim the secret that a creation or a rotation has made ready."""
+        token = {"token": made.json["secret_retrieval"]["token"]}
+        return self.call("POST", CLAIM, token)
+
+    def refresh(self, token: str) -> Reply:
+        body = {"grant_type": "refresh_token", "refresh_token": token}
+        return self.call("POST", "/auth/refresh", body)
+
+    def pages(self, path: str, name: str, **how: Any) -> list[Any]:
+        """All rows of a list, page after page; by default, with the deployment's key."""
+        rows: list[Any] = []
+        after = ""
+        while True:
+            page = self.call("GET", path + after, **(how or {"key": KEY}))
+            assert page.status == 200, page.data
+            rows += page.json[name]
+            if "next" not in page.json:
+                return rows
+            after = f"{'&' if '?' in path else '?'}after={page.json['next']}"
+
 
 @dataclass
 class Tenant:
@@ -124,22 +149,58 @@ class Tenant:
         for path, body in ((self.org, ORG), (self.app, {"app_name": "Web"})):
             made = self.api.provision("PUT", path, body)
             assert made.status == 201, made.data
-            retrieval = {"token": made.json["secret_retrieval"]["token"]}
-            claimed = self.api.call("POST", "/api/v1/credentials/claim", retrieval)
+            claimed = self.api.claim(made)
             self.secrets[claimed.json["client_id"]] = claimed.json["client_secret"]
         self.org_token = self.login(f"org-{self.org_id}")["access_token"]
-        self.app_token = self.login(self.client_id)["access_token"]
+        self.app_token = self.login()["access_token"]
         return self
 
-    def login(self, client_id: str) -> Any:
-        body = {
-            "grant_type": "client_credentials",
-            "client_id": client_id,
-            "client_secret": self.secrets[client_id],
-        }
+    def credentials(self, secret: str = "", *, client_id: str = "") -> dict[str, str]:
+        """What a client logs in with: by default the app, with its own secret."""
+        client_id = client_id or self.client_id
+        secret = secret or self.secrets[client_id]
+        grant = {"grant_type": "client_credentials"}
+        return {**grant, "client_id": client_id, "client_secret": secret}
+
+    def basic(self, secret: str = "", *, client_id: str = "") -> dict[str, str]:
+        """The same as a header."""
+        sent = self.credentials(secret, client_id=client_id)
+        text = f"{sent['client_id']}:{sent['client_secret']}".encode()
+        return {"authorization": f"Basic {base64.b64encode(text).decode()}"}
+
+    def try_login(self, secret: str = "") -> Reply:
+        return self.api.call("POST", "/auth/token", self.credentials(secret))
+
+    def login(self, client_id: str = "") -> Any:
+        body = self.credentials(client_id=client_id)
         granted = self.api.call("POST", "/auth/token", body)
         assert granted.status == 200, granted.data
         return granted.json
+
+    def issue_key(self) -> str:
+        """A provisioning key of the organisation's own."""
+        issued = self.api.provision("POST", f"{self.org}/provisioning-key")
+        assert issued.status == 201, issued.data
+        key: str = issued.json["provisioning_key"]
+        return key
+
+    def ask(self, method: str, rest: str, body: Any = None) -> Reply:
+        """Ask with the app's token for something below the app's path."""
+        return self.api.call(method, f"{self.app}/{rest}", body, token=self.app_token)
+
+    def record(self, body: Any = None, **changes: Any) -> Reply:
+        """Send this usage record, or a new one."""
+        return self.ask("POST", "usage", usage(**changes) if body is None else body)
+
+    def record_many(self, *records: Any) -> Reply:
+        return self.ask("POST", "usage/batch", {"requests": records})
+
+    def select(self, query: str = "") -> Reply:
+        return self.ask("GET", f"model-selection{query}")
+
+    def acquire(self, tokens: int = 1, resource: str = "premium", **more: Any) -> Reply:
+        body = {"resource": resource, "consume": {"rpm": tokens}, **more}
+        return self.ask("POST", "limits/acquire", body)
 
 
 def usage(**changes: Any) -> dict[str, Any]:
@@ -150,6 +211,18 @@ def usage(**changes: Any) -> dict[str, Any]:
         "output_tokens": 500,
         **changes,
     }
+
+
+def dynamodb_url(endpoint: str) -> str:
+    """A store on that engine, in tables of its own."""
+    return f"dynamodb://us-east-1?prefix=t-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
+
+
+def store_url(request: pytest.FixtureRequest, kind: str, folder: Path) -> str:
+    """A new store of that kind."""
+    if kind == "sqlite-file":
+        return f"sqlite:///{folder}/store.db"
+    return dynamodb_url(request.getfixturevalue(kind))
 
 
 SERVERS = {"sqlite-file": "sqlite_server", "dynoxide": "dynamodb_server"}
@@ -165,8 +238,7 @@ def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def dynamodb_server(tmp_path_factory: pytest.TempPathFactory, dynoxide: str) -> Iterator[Server]:
     """The same on a DynamoDB engine."""
-    folder, prefix = tmp_path_factory.mktemp("server"), f"http-{uuid.uuid4().hex[:8]}-"
-    store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={dynoxide}"
+    folder, store = tmp_path_factory.mktemp("server"), dynamodb_url(dynoxide)
     with running_server(folder, environment=ENVIRONMENT, store=store) as running:
         yield running
 

@@ -87,6 +87,13 @@ class Account:
             "client_secret": self.secret,
         }
 
+    async def login(self, service: Service) -> str:
+        """An access token of the app."""
+        granted = await service.call("POST", "/auth/token", self.credentials)
+        assert granted.status == 200, granted.json
+        token: str = granted.json["access_token"]
+        return token
+
 
 @asynccontextmanager
 async def serving(

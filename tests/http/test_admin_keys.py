@@ -3,18 +3,16 @@
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, KEY, Api, Reply, Tenant
-from pricekeeper.cli.demo import demo_settings
-from pricekeeper.testing.serving import running_service
+from http_fixtures import KEY, Api, Reply, Tenant
 from scraping import until
-from serving import Server, running_server
+from served import served
+from serving import Server
 from tokens.conftest import MovableClock
 
 KEYS = "/api/v1/admin-keys"
@@ -32,14 +30,7 @@ def created(api: Api, *, by: str = KEY, **body: Any) -> Any:
 
 def listed(api: Api) -> dict[str, Any]:
     """Every key, by its id."""
-    found: dict[str, Any] = {}
-    path = f"{KEYS}?limit=100"
-    while True:
-        page = api.provision("GET", path).json
-        found |= {key["key_id"]: key for key in page["keys"]}
-        if "next" not in page:
-            return found
-        path = f"{KEYS}?limit=100&after={page['next']}"
+    return {key["key_id"]: key for key in api.pages(f"{KEYS}?limit=100", "keys")}
 
 
 def later(**by: int) -> str:
@@ -73,41 +64,29 @@ class TestMaking:
         assert "last_used_at" in found[first["key_id"]]
         assert "last_used_at" not in found[second["key_id"]]
 
-    @pytest.mark.parametrize(
-        ("body", "field"),
-        [
-            ({"name": ""}, "name"),
-            ({"name": " \t "}, "name"),
-            ({"name": "a/b"}, "name"),
-            ({"name": "x" * 65}, "name"),
-            ({"name": "pks_" + "0" * 49}, "name"),
-            ({"role": "OWNER"}, "role"),
-            ({"role": "viewer"}, "role"),
-            ({"org_ids": []}, "org_ids"),
-            ({"org_ids": ["acme"]}, "org_ids"),
-            ({"org_ids": [str(uuid.UUID(int=0))]}, "org_ids"),
-            ({"org_ids": [str(uuid.UUID(int=0))] * 101}, "org_ids"),
-            ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
-            ({"expires_at": "tomorrow"}, "expires_at"),
-            ({"expires_in": 5}, "expires_in"),
-        ],
-    )
-    def test_a_bad_field_is_named_and_nothing_is_made(
-        self, api: Api, body: dict[str, Any], field: str
-    ) -> None:
+    def test_a_bad_field_is_named_and_nothing_is_made(self, api: Api) -> None:
         """An empty list of organisations is none, and never all."""
+        no_org = str(uuid.UUID(int=0))
+        mistakes: dict[str, list[Any]] = {
+            "name": ["", " \t ", "a/b", "x" * 65, "pks_" + "0" * 49],
+            "role": ["OWNER", "viewer"],
+            "org_ids": [[], ["acme"], [no_org], [no_org] * 101],
+            "expires_at": ["2020-01-01T00:00:00Z", "tomorrow"],
+            "expires_in": [5],
+        }
         there_before = listed(api)
-        refused = create(api, **body)
-        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
-        assert any(
-            field in error["field"] or field in error["message"] for error in refused.json["errors"]
-        )
+        for field, values in mistakes.items():
+            for value in values:
+                refused = create(api, **{field: value})
+                assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+                errors = refused.json["errors"]
+                assert any(field in one["field"] or field in one["message"] for one in errors)
         assert listed(api) == there_before
 
     def test_an_organisation_that_is_not_covered_is_none_that_there_is(
         self, api: Api, tenant: Tenant, other: Tenant
     ) -> None:
-        """A key of some organisations learns nothing of others by giving keys."""
+        """A key of some organisations learns nothing of others by giving keys, and makes none."""
         mine = created(api, role="ADMIN", org_ids=[tenant.org_id])["key"]
         answers = []
         for org_id in (other.org_id, str(uuid.uuid4())):
@@ -118,34 +97,25 @@ class TestMaking:
         without = create(api, by=mine)
         assert (without.status, without.code) == (403, "FORBIDDEN")
         assert "org_ids" in without.json["detail"]
-
-    def test_a_key_of_some_organisations_makes_no_others(self, api: Api, tenant: Tenant) -> None:
-        """One outside of its list does not exist for it, so it can't be created either."""
-        mine = created(api, role="ADMIN", org_ids=[tenant.org_id])["key"]
         elsewhere = f"/api/v1/orgs/{uuid.uuid4()}"
-        body = {"org_name": "Mine"}
-        assert api.call("PUT", elsewhere, body, key=mine).status == 404
+        assert api.call("PUT", elsewhere, {"org_name": "Mine"}, key=mine).status == 404
         assert api.provision("GET", elsewhere).status == 404
 
-    def test_a_key_with_a_day_left_does_not_take_over_an_endless_one(self, api: Api) -> None:
+    def test_a_key_that_expires_gives_none_that_lasts(self, api: Api, tenant: Tenant) -> None:
+        """Nor does it take over an endless one."""
         owners, end = created(api, role="ADMIN"), later(days=1)
         mine = created(api, role="ADMIN", expires_at=end)
         path, body = f"{KEYS}/{owners['key_id']}/rotate", {"grace_period_hours": 0}
-        refused = api.call("POST", path, body, key=mine["key"])
-        assert (refused.status, refused.code) == (403, "FORBIDDEN")
-        assert end in refused.json["detail"]
+        taken = api.call("POST", path, body, key=mine["key"])
+        assert end in taken.json["detail"]
+        assert created(api, by=mine["key"])["expires_at"] == end
+        longer = create(api, by=mine["key"], expires_at=later(days=2))
+        issued = api.call("POST", f"{tenant.org}/provisioning-key", key=mine["key"])
+        for refused in (taken, longer, issued):
+            assert (refused.status, refused.code) == (403, "FORBIDDEN")
         assert api.call("GET", KEYS, key=owners["key"]).status == 200
         own = api.call("POST", f"{KEYS}/{mine['key_id']}/rotate", body, key=mine["key"])
         assert (own.status, own.json["expires_at"]) == (200, end)
-
-    def test_a_key_that_expires_gives_none_that_lasts(self, api: Api, tenant: Tenant) -> None:
-        end = later(days=1)
-        mine = created(api, role="ADMIN", expires_at=end)["key"]
-        assert created(api, by=mine)["expires_at"] == end
-        longer = create(api, by=mine, expires_at=later(days=2))
-        assert (longer.status, longer.code) == (403, "FORBIDDEN")
-        own = api.call("POST", f"{tenant.org}/provisioning-key", key=mine)
-        assert (own.status, own.code) == (403, "FORBIDDEN")
 
 
 class TestRotation:
@@ -156,11 +126,8 @@ class TestRotation:
         rotated = api.provision("POST", path, {"grace_period_hours": 2})
         assert (rotated.status, rotated.headers["cache-control"]) == (200, "no-store")
         fresh = rotated.json
-        assert (fresh["key_id"], fresh["name"], fresh["role"]) == (
-            made["key_id"],
-            made["name"],
-            made["role"],
-        )
+        for name in ("key_id", "name", "role"):
+            assert fresh[name] == made[name]
         assert fresh["old_key_expires_at"]
         for key in (made["key"], fresh["key"]):
             assert api.call("GET", "/api/v1/orgs", key=key).status == 200
@@ -172,10 +139,10 @@ class TestRotation:
         ]
         assert opened == [401, 401, 200]
 
-    @pytest.mark.parametrize("hours", [-1, 169, "1", None])
-    def test_a_grace_has_bounds(self, api: Api, hours: Any) -> None:
+    def test_a_grace_has_bounds(self, api: Api) -> None:
         path = f"{KEYS}/{created(api)['key_id']}/rotate"
-        assert api.provision("POST", path, {"grace_period_hours": hours}).status == 400
+        for hours in (-1, 169, "1", None):
+            assert api.provision("POST", path, {"grace_period_hours": hours}).status == 400
 
 
 class TestMe:
@@ -184,7 +151,7 @@ class TestMe:
     def test_of_keys(self, api: Api, tenant: Tenant) -> None:
         """The deployment's, an organisation's own, and named ones."""
         made = created(api, role="OPERATOR", org_ids=[tenant.org_id], expires_at=later(days=1))
-        own = api.provision("POST", f"{tenant.org}/provisioning-key").json["provisioning_key"]
+        own = tenant.issue_key()
         seen = {key: api.call("GET", "/api/v1/me", key=key).json for key in (KEY, own, made["key"])}
         assert seen[KEY] == {"kind": "DEPLOYMENT_KEY", "role": "ADMIN"}
         assert seen[own] == {"kind": "ORG_KEY", "role": "ADMIN", "org_ids": [tenant.org_id]}
@@ -205,8 +172,6 @@ class TestMe:
         }
         org = api.call("GET", "/api/v1/me", token=tenant.org_token).json
         assert (org["client_id"], "app_id" in org) == (f"org-{tenant.org_id}", False)
-
-    def test_of_nobody(self, api: Api) -> None:
         assert api.call("GET", "/api/v1/me").status == 401
 
 
@@ -226,30 +191,11 @@ def test_what_it_did_is_written_down_with_its_name(api: Api, server: Server) -> 
     assert actors() == [f"key/night shift/{made['key_id']}"]
 
 
-def test_what_an_operator_has_frozen_the_organisations_own_key_keeps(api: Api) -> None:
-    """Named keys are above it, also those that cover one organisation."""
-    tenant = Tenant(api).register()
-    operator = created(api, role="OPERATOR", org_ids=[tenant.org_id])["key"]
-    own = api.provision("POST", f"{tenant.org}/provisioning-key").json["provisioning_key"]
-    for frozen in (tenant.app, tenant.org):
-        path = f"{frozen}/freeze"
-        assert api.call("PUT", path, {"reason": "leaked"}, key=operator).status == 200
-        for kept in (path, tenant.app, tenant.org):
-            refused = api.call("DELETE", kept, key=own)
-            assert (refused.status, refused.code) == (403, "FORBIDDEN"), kept
-            assert "frozen by an administrator above this key" in refused.json["detail"]
-        assert api.call("DELETE", path, key=operator).status == 204
-    for gone in (tenant.app, tenant.org):
-        assert api.call("DELETE", gone, key=own).status == 204
-
-
 @pytest.fixture
-def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def guessed(tmp_path: Path) -> Iterator[Api]:
     """A server where few keys can be tried, and each has few requests."""
-    folder: Path = tmp_path_factory.mktemp("keys")
-    limits = {"PRICEKEEPER_API_RATE_LIMITS": "failures=2,provisioning=3"}
-    with running_server(folder, environment={**ENVIRONMENT, **limits}) as server:
-        yield Api(server.url)
+    with served(tmp_path, api_limits_per_minute={"failures": 2, "provisioning": 3}) as api:
+        yield api
 
 
 def test_guesses_are_counted_with_those_at_the_deployments_key(guessed: Api) -> None:
@@ -264,11 +210,8 @@ def test_guesses_are_counted_with_those_at_the_deployments_key(guessed: Api) -> 
 
 
 def test_a_right_key_that_has_ended_is_no_guess(tmp_path: Path) -> None:
-    limits = {"failures": 2}
-    settings = replace(demo_settings(tmp_path), provisioning_key=KEY, api_limits_per_minute=limits)
     clock = MovableClock()
-    with running_service(settings, clock) as url:
-        api = Api(url)
+    with served(tmp_path, clock=clock, api_limits_per_minute={"failures": 2}) as api:
         end = datetime.fromtimestamp(clock.now_ms() // 1000 + 60, UTC)
         expiring = created(api, expires_at=end.strftime("%Y-%m-%dT%H:%M:%SZ"))["key"]
         rotated = created(api)

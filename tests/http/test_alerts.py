@@ -74,9 +74,7 @@ def put_channel(tenant: Tenant, hook: Hook, name: str = "ops", **changes: Any) -
 
 def spend(tenant: Tenant) -> None:
     body = usage(request_id=minted(SystemClock().now_ms()))
-    assert (
-        tenant.api.call("POST", f"{tenant.app}/usage", body, token=tenant.app_token).status == 202
-    )
+    assert tenant.record(body).status == 202
 
 
 def listed(tenant: Tenant, query: str = "") -> list[dict[str, Any]]:
@@ -305,7 +303,7 @@ def test_who_may_see_and_change_what(tenant: Tenant, hook: Hook, api: Api) -> No
     """An organisation's key is for its own; apps see nothing; others do not exist."""
     other = Tenant(api).register()
     put_channel(tenant, hook)
-    key = api.provision("POST", f"{other.org}/provisioning-key").json["provisioning_key"]
+    key = other.issue_key()
     absent = str(uuid.uuid4())
 
     def asked(path: str, **how: Any) -> tuple[int, dict[str, str], bytes]:

@@ -42,7 +42,7 @@ def tenants(world: World) -> list[Tenant]:
     for number, tenant in enumerate(made):
         world.record(tenant, input_tokens=1000 * (number + 1))
         hold = {"input_tokens": 500, "max_output_tokens": 100, "model": "premium"}
-        reply = world.api.call("POST", f"{tenant.app}/authorizations", hold, token=tenant.app_token)
+        reply = tenant.ask("POST", "authorizations", hold)
         assert reply.status == 201, reply.data
     return made
 
@@ -97,7 +97,7 @@ def test_everybody_sees_their_own(world: World, tenants: list[Tenant]) -> None:
     names = [row["name"] for row in read_all(world, token=one.app_token)]
     assert names == ["all", "own", *QUOTAS]
     assert {row["org_id"] for row in read_all(world, token=one.app_token)} == {one.org_id}
-    own_key = world.api.provision("POST", f"{one.org}/provisioning-key").json["provisioning_key"]
+    own_key = one.issue_key()
     assert [whose(row) for row in read_all(world, key=own_key)] == expected(one)
     for how in ({"token": one.org_token}, {"key": own_key}):
         replies = [

@@ -139,7 +139,7 @@ def test_nothing_but_a_secret_by_basic_counts(tenant: Tenant) -> None:
 def test_eight_processes_at_a_limit_of_five_leave_each_other_alone(api: Api) -> None:
     """None is evicted, no session is, and no list of sessions shows them."""
     tenant = Tenant(api).register()
-    opened = [tenant.app_token, *(tenant.login(tenant.client_id)["access_token"] for _ in range(4))]
+    opened = [tenant.app_token, *(tenant.login()["access_token"] for _ in range(4))]
     fleet = [token_of(tenant) for _ in range(8)]
     for token in (*opened, *fleet):
         assert api.call("GET", f"{tenant.app}/limits", token=token).status == 200

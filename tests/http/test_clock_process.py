@@ -30,7 +30,7 @@ def test_a_running_service_sees_its_clock_leap_and_come_back(
             "client_id": tenant.client_id,
             "client_secret": tenant.secrets[tenant.client_id],
         }
-        revoked = tenant.login(tenant.client_id)["access_token"]
+        revoked = tenant.login()["access_token"]
         assert api.call("POST", "/auth/revoke", {"token": revoked}, token=revoked).status == 200
         for off_by_secs in (DAY_SECS, -DAY_SECS):
             machine.is_off_by(off_by_secs)

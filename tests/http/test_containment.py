@@ -191,11 +191,11 @@ def frozen(request: pytest.FixtureRequest, api: Api) -> Victim:
 
 def acquire(tenant: Tenant) -> Reply:
     body = {"resource": "premium", "consume": {"rpm": 1}}
-    return tenant.api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+    return tenant.ask("POST", "limits/acquire", body)
 
 
 def select(tenant: Tenant, query: str = "") -> Reply:
-    return tenant.api.call("GET", f"{tenant.app}/model-selection{query}", token=tenant.app_token)
+    return tenant.ask("GET", f"model-selection{query}")
 
 
 class TestFreezing:

@@ -140,13 +140,13 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]
 
 
 def report(tenant: Tenant, record: dict[str, Any]) -> Reply:
-    return tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    return tenant.record(record)
 
 
 def acquire(tenant: Tenant, lease_id: str | None = None) -> Reply:
     body = {"resource": "premium", "consume": {"rpm": 1}}
     named = body if lease_id is None else {**body, "lease_id": lease_id}
-    return tenant.api.call("POST", f"{tenant.app}/limits/acquire", named, token=tenant.app_token)
+    return tenant.ask("POST", "limits/acquire", named)
 
 
 def spent(tenant: Tenant) -> int:
@@ -164,7 +164,7 @@ def test_every_operation_is_answered_while_the_store_hangs(service: Service) -> 
     assert lease.status == 200
     secret = tenant.secrets[tenant.client_id]
     login = {"client_id": tenant.client_id, "client_secret": secret}
-    refresh_token = tenant.login(tenant.client_id)["refresh_token"]
+    refresh_token = tenant.login()["refresh_token"]
     adjustment = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}}
     leases, token = f"{tenant.app}/leases", tenant.app_token
     calls: dict[str, Callable[[], Reply]] = {
@@ -271,7 +271,7 @@ def test_nothing_was_applied_if_the_store_hangs_before_that(tmp_path: Path, dyno
         )
         with serving(settings) as (api, _):
             tenant = Tenant(api).register()
-            tenant.app_token = tenant.login(tenant.client_id)["access_token"]
+            tenant.app_token = tenant.login()["access_token"]
             store.hang()
             refused = report(tenant, usage())
             store.go_on()

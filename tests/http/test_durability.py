@@ -48,11 +48,8 @@ def test_kill_9_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
     with running_server(tmp_path, environment=settings) as server:
         tenant.api = Api(server.url)
         again = [
-            tenant.api.call(
-                "POST",
-                f"{tenant.app}/usage",
-                usage(model_label="economy", input_tokens=1000, output_tokens=0, request_id=name),
-                token=tenant.app_token,
+            tenant.record(
+                model_label="economy", input_tokens=1000, output_tokens=0, request_id=name
             ).json["status"]
             for name in acknowledged
         ]
@@ -63,7 +60,7 @@ def test_kill_9_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
         cost = spent // len(acknowledged)
         assert len(acknowledged) * cost <= spent
         one = usage(model_label="economy", input_tokens=1000, output_tokens=0)
-        price = tenant.api.call("POST", f"{tenant.app}/usage", one, token=tenant.app_token).json
+        price = tenant.record(one).json
         counted, rest = divmod(spent, price["cost_usd_micros"])
         assert rest == 0
         assert len(acknowledged) <= counted <= len(sent)

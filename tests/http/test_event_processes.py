@@ -78,7 +78,7 @@ def listening(url: str, token: str, last_id: str = "") -> Iterator[Stream]:
 
 def record(tenant: Tenant) -> str:
     body = usage()
-    reply = tenant.api.call("POST", f"{tenant.app}/usage", body, token=tenant.app_token)
+    reply = tenant.record(body)
     assert reply.status == 202
     request_id: str = body["request_id"]
     return request_id

@@ -158,7 +158,7 @@ def test_wrong_values_are_refused_everywhere(
 
 def test_a_body_that_is_too_large(api: Api, tenant: Tenant) -> None:
     for size in (1024 * 1024 + 1, 3 * 1024 * 1024):
-        reply = api.call("POST", f"{tenant.app}/usage", data=b"x" * size, token=tenant.app_token)
+        reply = tenant.record(data=b"x" * size)
         assert (reply.status, reply.code) == (413, "PAYLOAD_TOO_LARGE")
 
 

@@ -73,7 +73,7 @@ def test_errors_look_as_the_rfc_has_them(
 def test_refresh_rotates_and_a_spent_token_ends_the_session(api: Api) -> None:
     """The successor works; presenting something that never was one does not."""
     tenant = Tenant(api).register()
-    first = tenant.login(tenant.client_id)
+    first = tenant.login()
     grant = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
     second = form(api, "/auth/refresh", grant)
     assert second.status == 200
@@ -92,7 +92,7 @@ def refresh_form(token: str, **more: str) -> dict[str, str]:
 def test_a_refresh_token_is_exchanged_at_the_token_endpoint(api: Api) -> None:
     """RFC 6749, section 6: with the client's credentials, by Basic or in the body."""
     tenant = Tenant(api).register()
-    granted = tenant.login(tenant.client_id)
+    granted = tenant.login()
     secret = tenant.secrets[tenant.client_id]
     by_basic = form(
         api, "/auth/token", refresh_form(granted["refresh_token"]), headers=basic(tenant)
@@ -109,7 +109,7 @@ def test_a_refresh_token_is_exchanged_at_the_token_endpoint(api: Api) -> None:
 
 def test_a_refresh_without_the_clients_secret(api: Api) -> None:
     tenant = Tenant(api).register()
-    token = tenant.login(tenant.client_id)["refresh_token"]
+    token = tenant.login()["refresh_token"]
     refused = form(api, "/auth/token", refresh_form(token))
     assert (refused.status, refused.json["error"]) == (401, "invalid_client")
     assert refused.headers["www-authenticate"] == 'Basic realm="pricekeeper"'
@@ -122,7 +122,7 @@ def test_credentials_that_come_with_a_refresh_must_be_right(
 ) -> None:
     """A wrong secret is refused, and so is another client's token; neither spends it."""
     tenant = Tenant(api).register()
-    token = tenant.login(tenant.client_id)["refresh_token"]
+    token = tenant.login()["refresh_token"]
     wrong = form(api, path, refresh_form(token), headers=basic(tenant, "pks_wrong"))
     assert (wrong.status, wrong.json["error"]) == (401, "invalid_client")
     theirs = form(api, path, refresh_form(token), headers=basic(other))
@@ -155,7 +155,7 @@ def test_a_deployment_may_ask_for_the_secret_at_every_refresh(tmp_path: Path) ->
     environment = {**ENVIRONMENT, "PRICEKEEPER_REFRESH_AUTH": "required"}
     with running_server(tmp_path, environment=environment) as server:
         tenant = Tenant(Api(server.url)).register()
-        grant = refresh_form(tenant.login(tenant.client_id)["refresh_token"])
+        grant = refresh_form(tenant.login()["refresh_token"])
         refused = form(tenant.api, "/auth/refresh", grant)
         assert (refused.status, refused.json["error"]) == (401, "invalid_client")
         assert form(tenant.api, "/auth/refresh", grant, headers=basic(tenant)).status == 200
@@ -177,11 +177,11 @@ def test_a_bearer_that_does_not_count_is_told_so_at_oauth_endpoints(api: Api) ->
 
 def test_revoking_is_for_ones_own_tokens(api: Api, other: Tenant) -> None:
     tenant = Tenant(api).register()
-    mine = tenant.login(tenant.client_id)
+    mine = tenant.login()
     for token in ("nonsense", other.app_token):
         reply = form(api, "/auth/revoke", {"token": token}, headers=basic(tenant))
         assert reply.status == 200
-    assert api.call("GET", f"{other.app}/limits", token=other.app_token).status == 200
+    assert other.ask("GET", "limits").status == 200
     assert form(api, "/auth/revoke", {"token": mine["access_token"]}).status == 401
     revoke = {"token": mine["refresh_token"]}
     assert form(api, "/auth/revoke", revoke, token=mine["access_token"]).status == 200
@@ -206,7 +206,7 @@ def test_sessions_are_listed_ended_and_limited(api: Api) -> None:
     """At most five; the oldest gives way; ending one or all stops their tokens."""
     tenant = Tenant(api).register()
     oldest = tenant.app_token
-    grants = [tenant.login(tenant.client_id) for _ in range(5)]
+    grants = [tenant.login() for _ in range(5)]
     assert api.call("GET", f"{tenant.app}/limits", token=oldest).status == 401
     token = grants[-1]["access_token"]
     listed = api.call("GET", "/auth/sessions", token=token).json
@@ -235,7 +235,7 @@ def test_the_metadata_promises_what_the_endpoints_do(api: Api) -> None:
     """RFC 8414: each grant and each way to authenticate that it names, tried where it says."""
     tenant = Tenant(api).register()
     metadata = api.call("GET", "/.well-known/oauth-authorization-server").json
-    granted = tenant.login(tenant.client_id)
+    granted = tenant.login()
     fields = {
         "client_credentials": {},
         "refresh_token": {"refresh_token": granted["refresh_token"]},
@@ -254,7 +254,7 @@ def test_the_metadata_promises_what_the_endpoints_do(api: Api) -> None:
     ways: dict[str, dict[str, Any]] = {
         "client_secret_basic": {"headers": basic(tenant)},
         "client_secret_post": {"fields": client},
-        "Bearer": {"token": tenant.login(tenant.client_id)["access_token"]},
+        "Bearer": {"token": tenant.login()["access_token"]},
     }
     for endpoint in ("token", "revocation", "introspection"):
         path = metadata[f"{endpoint}_endpoint"].removeprefix(api.url)

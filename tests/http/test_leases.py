@@ -27,7 +27,7 @@ class Apps:
         body: dict[str, Any] = {"resource": "premium", "consume": {"rpm": tokens}}
         if lease_id is not None:
             body["lease_id"] = lease_id
-        return self.api.call("POST", f"{app.app}/limits/acquire", body, token=app.app_token)
+        return app.ask("POST", "limits/acquire", body)
 
     def lease(self, app: Tenant, tokens: int) -> str:
         taken = self.acquire(app, tokens)
@@ -50,7 +50,7 @@ class Apps:
         return self.api.call("POST", path, token=app.app_token)
 
     def remaining(self, app: Tenant, whose: str = "resources") -> int:
-        shown = self.api.call("GET", f"{app.app}/limits", token=app.app_token)
+        shown = app.ask("GET", "limits")
         assert shown.status == 200, shown.data
         left: int = shown.json[whose]["premium"]["rpm"]["remaining"]
         return left
@@ -64,7 +64,7 @@ def register_app(api: Api, org_id: str, app_id: str) -> Tenant:
     retrieval = {"token": made.json["secret_retrieval"]["token"]}
     claimed = api.call("POST", "/api/v1/credentials/claim", retrieval)
     app.secrets[app.client_id] = claimed.json["client_secret"]
-    app.app_token = app.login(app.client_id)["access_token"]
+    app.app_token = app.login()["access_token"]
     return app
 
 

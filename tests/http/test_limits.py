@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attribution import PERMIT
-from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
+from http_fixtures import CLAIM, ENVIRONMENT, FORCED, ORG, Api, Reply, Tenant, usage
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials.secret import CLIENT_SECRET, mint
 from pricekeeper.errors import RateLimitExceededError, SettingsError
@@ -20,10 +20,10 @@ from pricekeeper.settings import API_LIMITS_PER_MINUTE, MEMORY, SqliteLocation, 
 from pricekeeper.storage import open_store
 from pricekeeper.telemetry import StoreMeter
 from scraping import scrape
+from served import served
 from serving import running_server
 
 SETTING = "PRICEKEEPER_API_RATE_LIMITS"
-CLAIM = "/api/v1/credentials/claim"
 NARROW = {"token": 4, "claim": 4, "usage": 3, "batch": 2, "force_check": 2, "failures": 6}
 TOLD = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
 
@@ -31,27 +31,16 @@ TOLD = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
 @pytest.fixture(scope="module")
 def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
     """A tenant of a server with default limits."""
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != SETTING}
-    with running_server(tmp_path_factory.mktemp("default"), environment=environment) as server:
-        yield Tenant(Api(server.url)).register()
+    with served(tmp_path_factory.mktemp("default"), {SETTING: "on"}) as api:
+        yield Tenant(api).register()
 
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
     """A tenant of a server that allows a few requests a minute."""
-    changes = ",".join(f"{kind}={count}" for kind, count in NARROW.items())
-    environment = {**ENVIRONMENT, SETTING: changes}
-    with running_server(tmp_path_factory.mktemp("narrow"), environment=environment) as server:
-        yield Tenant(Api(server.url)).register()
-
-
-def login(tenant: Tenant, secret: str | None = None) -> Reply:
-    body = {
-        "grant_type": "client_credentials",
-        "client_id": tenant.client_id,
-        "client_secret": secret or tenant.secrets[tenant.client_id],
-    }
-    return tenant.api.call("POST", "/auth/token", body)
+    limits = ",".join(f"{kind}={count}" for kind, count in NARROW.items())
+    with served(tmp_path_factory.mktemp("narrow"), {SETTING: limits}) as api:
+        yield Tenant(api).register()
 
 
 def until_refused(kind: str, attempt: Callable[[], Reply]) -> tuple[list[int], Reply]:
@@ -81,24 +70,11 @@ def check_refusal(reply: Reply, available: int = 0) -> None:
 
 def test_the_defaults_are_the_documented_ones() -> None:
     """A minute, for each client or key; what apps send all day is so wide that none meets it."""
-    assert API_LIMITS_PER_MINUTE == {
-        "token": 300,
-        "refresh": 300,
-        "revoke": 300,
-        "claim": 60,
-        "provisioning": 300,
-        "aggregates": 300,
-        "selection": 6_000,
-        "failures": 60,
-        "usage": 360_000,
-        "batch": 6_000,
-        "limits": 120_000,
-        "force_check": 600,
-        "authorize": 120_000,
-        "capture": 360_000,
-        "reports": 1_200,
-        "events": 120,
-    }
+    often = {"usage": 360_000, "batch": 6_000, "limits": 120_000, "selection": 6_000}
+    money = {"authorize": 120_000, "capture": 360_000, "force_check": 600, "reports": 1_200}
+    few = dict.fromkeys(("token", "refresh", "revoke", "provisioning", "aggregates"), 300)
+    expected = {**often, **money, **few, "claim": 60, "failures": 60, "events": 120}
+    assert expected == API_LIMITS_PER_MINUTE
     assert read_settings({}).api_limits_per_minute == API_LIMITS_PER_MINUTE
 
 
@@ -120,24 +96,25 @@ def test_the_setting_changes_adds_and_removes() -> None:
 def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
     """On every kind of request that is limited, with the default of its kind."""
     api, app_token = default.api, default.app_token
-    granted = login(default)
-    form = {"grant_type": "refresh_token", "refresh_token": granted.json["refresh_token"]}
+    granted = default.try_login()
+    made = api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG)
+    asked = {"input_tokens": 10, "max_output_tokens": 10}
     replies = {
         "token": granted,
-        "refresh": api.call("POST", "/auth/refresh", form),
+        "refresh": api.refresh(granted.json["refresh_token"]),
         "revoke": api.call("POST", "/auth/revoke", {"token": "none"}, token=app_token),
-        "claim": api.call("POST", CLAIM, {"token": retrieval_token(default)}),
+        "claim": api.claim(made),
         "provisioning": api.provision("GET", default.org),
-        "aggregates": api.call("GET", f"{default.app}/aggregates/today", token=app_token),
-        "selection": api.call("GET", f"{default.app}/model-selection", token=app_token),
-        "force_check": api.call("GET", forced(default), token=app_token),
-        "usage": api.call("POST", f"{default.app}/usage", usage(), token=app_token),
-        "batch": api.call(
-            "POST", f"{default.app}/usage/batch", {"requests": [usage()]}, token=app_token
+        "aggregates": default.ask("GET", "aggregates/today"),
+        "selection": default.select(),
+        "force_check": default.select(FORCED),
+        "usage": default.record(),
+        "batch": default.record_many(usage()),
+        "limits": default.ask("GET", "limits"),
+        "authorize": (authorized := default.ask("POST", "authorizations", asked)),
+        "capture": default.ask(
+            "POST", f"authorizations/{authorized.json['authorization_id']}/void"
         ),
-        "limits": api.call("GET", f"{default.app}/limits", token=app_token),
-        "authorize": (authorized := authorize(default)),
-        "capture": void(default, authorized.json["authorization_id"]),
     }
     for kind, reply in replies.items():
         assert reply.status in (200, 201, 202, 204, 207), kind
@@ -147,74 +124,43 @@ def test_limited_answers_say_how_much_is_left(default: Tenant) -> None:
         assert 0 <= reset <= 60
 
 
-def authorize(tenant: Tenant) -> Reply:
-    body = {"input_tokens": 10, "max_output_tokens": 10}
-    return tenant.api.call("POST", f"{tenant.app}/authorizations", body, token=tenant.app_token)
-
-
-def void(tenant: Tenant, authorization_id: str) -> Reply:
-    path = f"{tenant.app}/authorizations/{authorization_id}/void"
-    return tenant.api.call("POST", path, token=tenant.app_token)
-
-
-def retrieval_token(tenant: Tenant) -> str:
-    made = tenant.api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG)
-    token: str = made.json["secret_retrieval"]["token"]
-    return token
-
-
 def test_what_is_left_goes_down(default: Tenant) -> None:
     """One failure less each time, for any counter; a kind with a larger limit goes in blocks."""
-    left = [int(login(default, "wrong").headers["ratelimit-remaining"]) for _ in range(3)]
+    replies = [default.try_login("wrong") for _ in range(3)]
+    left = [int(reply.headers["ratelimit-remaining"]) for reply in replies]
     assert left == [left[0], left[0] - 1, left[0] - 2]
-
-
-def forced(tenant: Tenant) -> str:
-    return f"{tenant.app}/model-selection?force_check=true"
 
 
 @pytest.mark.parametrize("kind", ["usage", "batch", "force_check"])
 def test_a_flood_of_what_apps_send_all_day_is_refused(narrow: Tenant, kind: str) -> None:
     """Each kind has a limit of its own, and a refused record is not lost: it is sent again."""
     record = usage()
-    requests = {
-        "usage": ("POST", f"{narrow.app}/usage", record),
-        "batch": ("POST", f"{narrow.app}/usage/batch", {"requests": [record]}),
-        "force_check": ("GET", forced(narrow), None),
+    requests: dict[str, Callable[[], Reply]] = {
+        "usage": lambda: narrow.record(record),
+        "batch": lambda: narrow.record_many(record),
+        "force_check": lambda: narrow.select(FORCED),
     }
-    method, path, body = requests[kind]
-    statuses, refused = until_refused(
-        kind, lambda: narrow.api.call(method, path, body, token=narrow.app_token)
-    )
+    statuses, refused = until_refused(kind, requests[kind])
     assert len(statuses) >= NARROW[kind]
     assert set(statuses) <= {200, 202, 207}
     check_refusal(refused)
-    plain = narrow.api.call("GET", f"{narrow.app}/model-selection", token=narrow.app_token)
-    assert plain.status == 200
+    assert narrow.select().status == 200
 
 
 def test_limits_in_memory_ask_the_store_for_nothing(tmp_path: Path) -> None:
     """A record is one transaction, with its limit as without. The limits in the store are off."""
     stored = [name for name in API_LIMITS_PER_MINUTE if name not in IN_MEMORY]
-    limits = ",".join(f"{name}=0" for name in stored)
-    environment = {**ENVIRONMENT, SETTING: limits}
-    with running_server(tmp_path, environment=environment) as server:
-        tenant = Tenant(Api(server.url)).register()
-        path, token = f"{tenant.app}/usage", tenant.app_token
-        assert tenant.api.call("POST", path, usage(), token=token).status == 202
-        before = scrape(tenant.api)
+    with served(tmp_path, {SETTING: ",".join(f"{name}=0" for name in stored)}) as api:
+        tenant = Tenant(api).register()
+        assert tenant.record().status == 202
+        before = scrape(api)
         for _ in range(20):
-            assert tenant.api.call("POST", path, usage(), token=token).status == 202
-        after = scrape(tenant.api)
-    calls = {
-        name: value - before.get(name, 0)
-        for name, value in after.items()
-        if name.startswith("pricekeeper_store_calls_total") and value != before.get(name, 0)
-    }
-    assert calls.pop('pricekeeper_store_calls_total{call="transact"}') == 20
-    assert 'pricekeeper_store_calls_total{call="update"}' not in calls
-    granted = 'pricekeeper_api_limit_decisions_total{limit="usage",outcome="granted"}'
-    assert after[granted] - before[granted] == 20
+            assert tenant.record().status == 202
+        after = scrape(api)
+    moved = {name: value - before.get(name, 0) for name, value in after.items()}
+    assert moved['pricekeeper_store_calls_total{call="transact"}'] == 20
+    assert not moved.get('pricekeeper_store_calls_total{call="update"}')
+    assert moved['pricekeeper_api_limit_decisions_total{limit="usage",outcome="granted"}'] == 20
 
 
 def test_claims_beyond_the_limit_are_refused(narrow: Tenant) -> None:
@@ -229,7 +175,7 @@ def test_claims_beyond_the_limit_are_refused(narrow: Tenant) -> None:
 
 def test_logins_beyond_the_limit_are_refused(narrow: Tenant) -> None:
     """With OAuth's error body, and ours beside it; a correct secret does not help."""
-    statuses, refused = until_refused("token", lambda: login(narrow))
+    statuses, refused = until_refused("token", narrow.try_login)
     assert set(statuses) == {200}
     check_refusal(refused)
     assert refused.json["error"] == "temporarily_unavailable"
@@ -237,37 +183,27 @@ def test_logins_beyond_the_limit_are_refused(narrow: Tenant) -> None:
     assert refused.headers["cache-control"] == "no-store"
 
 
-def test_each_client_has_logins_and_refreshes_of_its_own(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_each_client_has_logins_and_refreshes_of_its_own(tmp_path: Path) -> None:
     """What one has used up is there for another, at one address too; registering was a login."""
-    environment = {**ENVIRONMENT, SETTING: "token=3,refresh=1,revoke=1"}
-    with running_server(tmp_path_factory.mktemp("own"), environment=environment) as server:
-        one, other = (Tenant(Api(server.url)).register() for _ in range(2))
-        replies = [[login(tenant) for _ in range(3)] for tenant in (one, other)]
+    with served(tmp_path, {SETTING: "token=3,refresh=1,revoke=1"}) as api:
+        one, other = (Tenant(api).register() for _ in range(2))
+        replies = [[tenant.try_login() for _ in range(3)] for tenant in (one, other)]
         assert [[reply.status for reply in each] for each in replies] == [[200, 200, 429]] * 2
-        for tenant, granted in ((one, replies[0][0]), (other, replies[1][0])):
-            form = {"grant_type": "refresh_token", "refresh_token": granted.json["refresh_token"]}
-            assert tenant.api.call("POST", "/auth/refresh", form).status == 200
-            check_refusal(tenant.api.call("POST", "/auth/refresh", form))
-            token = granted.json["access_token"]
-            body = {"token": "none"}
-            assert tenant.api.call("POST", "/auth/introspect", body, token=token).status == 200
-            check_refusal(tenant.api.call("POST", "/auth/revoke", body, token=token))
+        for granted, *_ in replies:
+            assert api.refresh(granted.json["refresh_token"]).status == 200
+            check_refusal(api.refresh(granted.json["refresh_token"]))
+            token, body = granted.json["access_token"], {"token": "none"}
+            assert api.call("POST", "/auth/introspect", body, token=token).status == 200
+            check_refusal(api.call("POST", "/auth/revoke", body, token=token))
 
 
-def test_a_flood_of_guesses_does_not_reach_the_store(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_flood_of_guesses_does_not_reach_the_store(tmp_path: Path) -> None:
     """A barred address is refused from memory; a well-formed secret costs one read, and no more."""
-    environment = {**ENVIRONMENT, SETTING: "failures=1"}
-    with running_server(tmp_path_factory.mktemp("made-up"), environment=environment) as server:
-        api = Api(server.url)
-        body = {"grant_type": "client_credentials", "client_secret": "pks_guess"}
+    with served(tmp_path, {SETTING: "failures=1"}) as api:
 
         def guess(secret: str) -> Reply:
             client = {"client_id": f"org-{uuid.uuid4()}", "client_secret": secret}
-            return api.call("POST", "/auth/token", {**body, **client})
+            return api.call("POST", "/auth/token", {"grant_type": "client_credentials", **client})
 
         replies = [guess("pks_guess") for _ in range(8)]
         assert replies[0].status == 401
@@ -293,42 +229,34 @@ def store_calls(api: Api) -> float:
 
 def test_wrong_credentials_are_limited_by_address(narrow: Tenant) -> None:
     """Wrong secrets, refresh and retrieval tokens from one address count together."""
-    api = narrow.api
-    body = {"grant_type": "refresh_token", "refresh_token": "pkrt_guess"}
-    first = [
-        api.call("POST", "/auth/refresh", body),
-        api.call("POST", CLAIM, {"token": "pkr_guess"}),
-    ]
-    assert {reply.status for reply in first} <= {400, 404, 429}  # other tests fail here, too
-    statuses, refused = until_refused("failures", lambda: login(narrow, "wrong"))
+    api, guess = narrow.api, {"token": "pkr_guess"}
+    first = {api.refresh("pkrt_guess").status, api.call("POST", CLAIM, guess).status}
+    assert first <= {400, 404, 429}  # other tests fail here, too
+    statuses, refused = until_refused("failures", lambda: narrow.try_login("wrong"))
     assert set(statuses) <= {401}
     assert len(statuses) <= NARROW["failures"] - 2
     check_refusal(refused)
-    assert api.call("POST", "/auth/refresh", body).status == 429
-    assert api.call("POST", CLAIM, {"token": "pkr_guess"}).status == 429
-    assert api.call("GET", f"{narrow.app}/limits", token=narrow.app_token).status == 200
+    assert api.refresh("pkrt_guess").status == 429
+    assert api.call("POST", CLAIM, guess).status == 429
+    assert narrow.ask("GET", "limits").status == 200
 
 
-def test_too_many_wrong_secrets_are_told_in_oauths_words(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_too_many_wrong_secrets_are_told_in_oauths_words(tmp_path: Path) -> None:
     """A token endpoint has one shape of error, also for who has failed too often."""
-    environment = {**ENVIRONMENT, SETTING: "failures=2"}
-    with running_server(tmp_path_factory.mktemp("guessed"), environment=environment) as server:
-        tenant = Tenant(Api(server.url)).register()
-        first = login(tenant, "wrong")
+    with served(tmp_path, {SETTING: "failures=2"}) as api:
+        tenant = Tenant(api).register()
+        first = tenant.try_login("wrong")
         assert (first.status, first.json["error"]) == (401, "invalid_client")
-        _, refused = until_refused("failures", lambda: login(tenant, "wrong"))
+        _, refused = until_refused("failures", lambda: tenant.try_login("wrong"))
         check_refusal(refused)
         assert refused.json["error"] == "temporarily_unavailable"
         assert refused.headers["content-type"] == first.headers["content-type"]
 
 
-def test_off_is_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_off_is_off(tmp_path: Path) -> None:
     """One setting, and no request is counted or refused, be it ever so wrong."""
     beyond = API_LIMITS_PER_MINUTE["claim"] + 5
-    with running_server(tmp_path_factory.mktemp("off"), environment=ENVIRONMENT) as server:
-        api = Api(server.url)
+    with served(tmp_path, {SETTING: "off"}) as api:
         replies = [api.call("POST", CLAIM, {"token": "pkr_guess"}) for _ in range(beyond)]
         replies += [api.call("GET", "/api/v1/orgs", key="wrong") for _ in range(beyond)]
         assert {reply.status for reply in replies} == {404, 401}
@@ -338,13 +266,12 @@ def test_off_is_off(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_a_warm_selection_does_not_ask_the_store(default: Tenant) -> None:
     """Tokens are fetched ahead in blocks: of 200 requests, a few write, and none has to read."""
-    requests, api = 200, default.api
-    path = f"{default.app}/model-selection"
-    assert api.call("GET", path, token=default.app_token).status == 200
-    before = scrape(api)
+    requests = 200
+    assert default.select().status == 200
+    before = scrape(default.api)
     for _ in range(requests):
-        assert api.call("GET", path, token=default.app_token).status == 200
-    after = scrape(api)
+        assert default.select().status == 200
+    after = scrape(default.api)
 
     def moved(start: str) -> float:
         return sum(
@@ -352,16 +279,18 @@ def test_a_warm_selection_does_not_ask_the_store(default: Tenant) -> None:
         )
 
     decisions = 'pricekeeper_api_limit_decisions_total{limit="selection",outcome='
-    assert moved(f'{decisions}"granted"') == requests
-    assert moved(f'{decisions}"denied"') == 0
+    assert (moved(f'{decisions}"granted"'), moved(f'{decisions}"denied"')) == (requests, 0)
     prefetched = 'pricekeeper_limiter_work_total{kind="prefetched",limiter="api"}'
     assert moved(prefetched) >= requests * 0.9
     assert moved("pricekeeper_store_calls_total") <= requests * 0.1
 
 
 @pytest.fixture
-async def limits() -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
-    """The limits of an instance, on a clock that the test moves."""
+async def limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
+    """The limits of an instance that remembers three callers, on a clock that the test moves."""
+    monkeypatch.setattr("pricekeeper.http.limits.CALLERS_MAX", 3)
     clock = ManualClock()
     store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=StoreMeter())
     await store.create_tables()
@@ -396,13 +325,6 @@ async def test_what_is_left_is_told_anew_every_second(
     assert more == (6_000 - 101 + 99, 1)
 
 
-@pytest.fixture
-def three_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have three callers remembered at most."""
-    monkeypatch.setattr("pricekeeper.http.limits.CALLERS_MAX", 3)
-
-
-@pytest.mark.usefixtures("three_callers")
 async def test_a_barred_address_recovers_and_is_not_remembered_for_ever(
     limits: tuple[ApiLimits, ManualClock],
 ) -> None:
@@ -468,41 +390,38 @@ def test_an_address_is_counted_by_its_network(address: str | None, network: str)
     assert network_of(address) == network
 
 
-def test_guesses_from_one_network_count_together(tmp_path: Path) -> None:
-    """Another address of the same /64 gains nothing; the network next to it is another one."""
-    environment = {
-        **ENVIRONMENT,
-        SETTING: "failures=2",
-        "PRICEKEEPER_TRUSTED_PROXIES": "127.0.0.1",
-    }
-    with running_server(tmp_path, environment=environment) as server:
-        api = Api(server.url)
-
-        def guess(address: str) -> int:
-            body = {"grant_type": "refresh_token", "refresh_token": "pkrt_guess"}
-            headers = {"x-forwarded-for": address}
-            return api.call("POST", "/auth/refresh", body, headers=headers).status
-
-        near = [guess(f"2001:db8:0:1:{n:x}::{n:x}") for n in range(1, 5)]
-        assert near == [400, 400, 429, 429]
-        assert guess("2001:db8:0:2::1") == 400
-        assert [guess(f"203.0.113.{n}") for n in range(1, 5)] == [400] * 4
-        assert [guess(f"::ffff:198.51.100.{n}") for n in range(1, 5)] == [400] * 4
-
-
-def test_guesses_at_the_gateway_count_for_the_forwarded_address(tmp_path: Path) -> None:
-    """Not for the proxy's, which all callers share; also when only the address differs."""
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A server behind a proxy, where an address may fail twice."""
     environment = {
         **ENVIRONMENT,
         SETTING: "failures=2",
         "PRICEKEEPER_TRUSTED_PROXIES": "127.0.0.1",
         "PRICEKEEPER_BEDROCK_UPSTREAM": "http://127.0.0.1:9",
     }
+    with running_server(tmp_path_factory.mktemp("proxied"), environment=environment) as server:
+        yield Api(server.url)
+
+
+def test_guesses_from_one_network_count_together(proxied: Api) -> None:
+    """Another address of the same /64 gains nothing; the network next to it is another one."""
+
+    def guess(address: str) -> int:
+        body = {"grant_type": "refresh_token", "refresh_token": "pkrt_guess"}
+        headers = {"x-forwarded-for": address}
+        return proxied.call("POST", "/auth/refresh", body, headers=headers).status
+
+    near = [guess(f"2001:db8:0:1:{n:x}::{n:x}") for n in range(1, 5)]
+    assert near == [400, 400, 429, 429]
+    assert guess("2001:db8:0:2::1") == 400
+    for network in ("192.0.2", "::ffff:198.51.100"):
+        assert [guess(f"{network}.{n}") for n in range(1, 5)] == [400] * 4
+
+
+def test_guesses_at_the_gateway_count_for_the_forwarded_address(proxied: Api) -> None:
+    """Not for the proxy's, which all callers share; also when only the address differs."""
     guess = {"authorization": f"Bearer {uuid.uuid4()}:pks_guess", "content-length": "2"}
-    with (
-        running_server(tmp_path, environment=environment) as server,
-        closing(HTTPConnection(server.url.removeprefix("http://"))) as proxy,
-    ):
+    with closing(HTTPConnection(proxied.url.removeprefix("http://"))) as proxy:
 
         def ask(path: str, address: str, headers: dict[str, str], body: str) -> int:
             proxy.request("POST", path, body, {**headers, "x-forwarded-for": address})
@@ -518,12 +437,9 @@ def test_guesses_at_the_gateway_count_for_the_forwarded_address(tmp_path: Path) 
         assert near == [429, 429, 400]
 
 
-def test_whatever_a_proxy_forwards_can_be_counted(tmp_path: Path) -> None:
+def test_whatever_a_proxy_forwards_can_be_counted(proxied: Api) -> None:
     """An address is text from outside; the caller's mistake is another one."""
-    environment = {**ENVIRONMENT, SETTING: "on", "PRICEKEEPER_TRUSTED_PROXIES": "127.0.0.1"}
-    with running_server(tmp_path, environment=environment) as server:
-        api = Api(server.url)
-        for address in ("a#b", "[::1", ";", "\xe9", "x" * 300, "::1%eth0"):
-            headers = {"x-forwarded-for": address}
-            assert api.call("POST", CLAIM, {"token": "pkr_x"}, headers=headers).status == 404
-            assert api.call("GET", "/api/v1/orgs", headers=headers).status == 401
+    for address in ("a#b", "[::1", ";", "\xe9", "x" * 300, "::1%eth0"):
+        headers = {"x-forwarded-for": address}
+        assert proxied.call("POST", CLAIM, {"token": "pkr_x"}, headers=headers).status == 404
+        assert proxied.call("GET", "/api/v1/orgs", headers=headers).status == 401

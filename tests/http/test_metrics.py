@@ -106,7 +106,7 @@ def test_retrieval_tokens_issued_claimed_and_refused(api: Api) -> None:
 def test_tokens_issued_refreshed_and_refused(api: Api, tenant: Tenant) -> None:
     event, kind = 'pricekeeper_tokens_total{event="%s"}', 'pricekeeper_revocations_total{kind="%s"}'
     with moves(api, {event % "issued": 1, event % "login_refused": 1}):
-        first = tenant.login(tenant.client_id)["refresh_token"]
+        first = tenant.login()["refresh_token"]
         api.call("POST", "/auth/token", credentials(tenant, "wrong"))
     body = {"grant_type": "refresh_token", "refresh_token": first}
     with moves(api, {event % "refreshed": 2, event % "refresh_refused": 0}):
@@ -119,7 +119,7 @@ def test_tokens_issued_refreshed_and_refused(api: Api, tenant: Tenant) -> None:
 
 def test_revocation_is_answered_from_memory_or_from_the_store(api: Api, tenant: Tenant) -> None:
     answer = 'pricekeeper_token_checks_total{answer="%s"}'
-    token = tenant.login(tenant.client_id)["access_token"]
+    token = tenant.login()["access_token"]
     with moves(api, {answer % "store": 1, answer % "memory": 3, answer % "refused": 0}):
         for _ in range(4):
             assert api.call("GET", f"{tenant.app}/limits", token=token).status == 200
@@ -131,7 +131,7 @@ def test_revocation_is_answered_from_memory_or_from_the_store(api: Api, tenant: 
 def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
     kind = 'pricekeeper_revocations_total{kind="%s"}'
     with moves(api, {kind % "token": 1, kind % "session": 2, kind % "evicted": 0}):
-        grants = [tenant.login(tenant.client_id) for _ in range(3)]
+        grants = [tenant.login() for _ in range(3)]
         for name in ("access_token", "access_token"):  # the second time it is revoked already
             body = {"token": grants[0][name]}
             api.call("POST", "/auth/revoke", body, token=tenant.app_token)
@@ -141,9 +141,9 @@ def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
         assert api.call("DELETE", path, token=tenant.app_token).status == 204
     with moves(api, {kind % "evicted": 2}):
         for _ in range(5):  # two live on: the first, and the one whose access token was revoked
-            tenant.login(tenant.client_id)
+            tenant.login()
     with moves(api, {kind % "client": 1}):
-        token = tenant.login(tenant.client_id)["access_token"]
+        token = tenant.login()["access_token"]
         assert api.call("DELETE", "/auth/sessions", token=token).status == 204
 
 
@@ -151,7 +151,7 @@ def test_what_administrators_end_by_kind(api: Api, tenant: Tenant) -> None:
     kind = 'pricekeeper_revocations_total{kind="%s"}'
     why = {"reason": "leaked"}
     with moves(api, {kind % "session": 1, kind % "client": 1}):
-        session = tenant.login(tenant.client_id)["session_id"]
+        session = tenant.login()["session_id"]
         assert api.provision("DELETE", f"{tenant.app}/sessions/{session}").status == 204
         assert api.provision("DELETE", f"{tenant.app}/sessions").status == 204
     with moves(api, {kind % "rotation": 1, kind % "credentials": 1}):
@@ -183,7 +183,7 @@ def test_usage_and_the_size_of_its_commits(api: Api, tenant: Tenant) -> None:
             f'{size}_bucket{{le="16.0"}}': 1,
         },
     ):
-        batch = api.call("POST", f"{tenant.app}/usage/batch", body, token=tenant.app_token)
+        batch = tenant.ask("POST", "usage/batch", body)
         assert batch.status == 207
 
 
@@ -197,10 +197,10 @@ def test_store_calls_and_the_size_of_commits(api: Api, tenant: Tenant) -> None:
     )
     size = "pricekeeper_store_commit_operations"
     commits = (f"{size}_count", f"{size}_sum", f'{size}_bucket{{le="1.0"}}')
-    api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+    tenant.record()
     before = scrape(api)
     for _ in range(3):
-        api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        tenant.record()
     moved: dict[str, float] = {}
 
     def are_counted() -> bool:
@@ -229,7 +229,7 @@ def test_selections_flips_and_quotas(api: Api, tenant: Tenant) -> None:
     with moves(api, {f'{flips}{{outcome="made"}}': 2, reason % "EXHAUSTED": 1}):
         for label in ("premium", "standard", "economy"):
             record = usage(model_label=label, input_tokens=400_000, output_tokens=100_000)
-            api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+            tenant.record(record)
             answer = api.call("GET", f"{path}?force_check=true", token=tenant.app_token)
             spent = {
                 name: status["quota_pct"] / 100
@@ -254,7 +254,7 @@ def test_limits_by_name_and_outcome(api: Api, tenant: Tenant) -> None:
             api.call("POST", path, body, token=tenant.app_token)
     with moves(api, {own % ("selection", "granted"): 5, own % ("failures", "granted"): 1}):
         for _ in range(5):
-            api.call("GET", f"{tenant.app}/model-selection", token=tenant.app_token)
+            tenant.select()
         api.call("GET", f"{tenant.app}/model-selection", token="nonsense")
 
 
@@ -300,7 +300,7 @@ async def test_on_dynamodb_faults_attempts_and_capacity(
                     "pricekeeper_usage_commit_records_sum": 1,
                 },
             ):
-                reply = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+                reply = tenant.record()
                 assert reply.json["status"] == "accepted"
             reads = 'pricekeeper_store_capacity_units_total{kind="read",table="Config"}'
             assert scrape(api)[reads] > 0

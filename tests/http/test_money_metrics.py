@@ -31,7 +31,7 @@ def today() -> str:
 def test_before_the_first_aggregation_no_moment_is_1970(api: Api) -> None:
     """Only counts are known since the day began."""
     tenant = Tenant(api).register()
-    reply = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+    reply = tenant.record()
     as_of = datetime.fromisoformat(reply.json["daily_total"]["as_of"])
     now = datetime.now(UTC)
     assert now - timedelta(hours=26) < as_of <= now
@@ -108,7 +108,7 @@ def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Ap
     tenant = Tenant(api).register()
     name = tenant.quota_line("premium")
     record = usage(input_tokens=100_000, output_tokens=20_000)
-    reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    reply = tenant.record(record)
     used = reply.json["cost_usd_micros"] / ORG["quotas"]["premium"]
     assert scrape(api)[name] == pytest.approx(used, abs=0.0001)
     path = f"{tenant.app}/model-selection"
@@ -138,7 +138,7 @@ def test_a_refused_write_is_in_the_units(api: Api, location: str) -> None:
     record = usage()
 
     def report() -> Any:
-        return api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token).json
+        return tenant.record(record).json
 
     assert report()["status"] == "accepted"
     units = 'pricekeeper_store_capacity_units_total{kind="write",table="%s"}'

@@ -4,41 +4,32 @@ The server knows all callers by one address, as behind a load balancer without a
 ``X-Forwarded-For``.
 """
 
-import base64
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
-from serving import Server, running_server
+from http_fixtures import CLAIM, KEY, ORG, Api, Reply, Tenant, store_url
+from served import served
 from slowness import slow
 
 SETTING = "PRICEKEEPER_API_RATE_LIMITS"
-CLAIM = "/api/v1/credentials/claim"
 INVALID_TOKEN = 'Bearer realm="pricekeeper", error="invalid_token"'
 NARROW = "failures=3,token=12,refresh=12,revoke=12,claim=12"
 ATTEMPTS = 20
 """More than any of the limits lets pass at once."""
 
-Start = Callable[[str], AbstractContextManager[Server]]
+Start = Callable[[str], AbstractContextManager[Api]]
 
 
 @pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Start a server with these limits, on each store."""
 
-    def started(limits: str) -> AbstractContextManager[Server]:
-        folder: Path = tmp_path_factory.mktemp("near")
-        store = None
-        if request.param == "dynoxide":
-            endpoint = request.getfixturevalue("dynoxide")
-            prefix = f"near-{uuid.uuid4().hex[:8]}-"
-            store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
-        environment = {**ENVIRONMENT, SETTING: limits}
-        return running_server(folder, environment=environment, store=store)
+    def started(limits: str) -> AbstractContextManager[Api]:
+        folder = tmp_path_factory.mktemp("near")
+        return served(folder, {SETTING: limits}, store=store_url(request, request.param, folder))
 
     return started
 
@@ -46,8 +37,8 @@ def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def shared(start: Start) -> Iterator[Api]:
     """A server with narrow limits, whose one address keeps failing."""
-    with start(NARROW) as server:
-        yield Api(server.url)
+    with start(NARROW) as api:
+        yield api
 
 
 @pytest.fixture
@@ -63,11 +54,6 @@ def login(api: Api, client_id: str, secret: str) -> Reply:
     return api.call("POST", "/auth/token", body)
 
 
-def refresh(api: Api, token: str) -> Reply:
-    body = {"grant_type": "refresh_token", "refresh_token": token}
-    return api.call("POST", "/auth/refresh", body)
-
-
 def flood(api: Api) -> None:
     """Guess more often than any limit allows, until guesses are refused for it."""
     replies = [login(api, f"org-{uuid.uuid4()}", "pks_guess") for _ in range(ATTEMPTS)]
@@ -75,41 +61,31 @@ def flood(api: Api) -> None:
     assert replies[-1].status == 429
 
 
-def basic(tenant: Tenant) -> dict[str, str]:
-    text = f"{tenant.client_id}:{tenant.secrets[tenant.client_id]}"
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
-
-
 def test_a_valid_credential_gets_in(barred: Tenant) -> None:
     """Login, refresh, introspection, revocation and a claim, each after a flood of guesses."""
-    api, secret = barred.api, barred.secrets[barred.client_id]
-    granted = login(api, barred.client_id, secret)
-    assert granted.status == 200, granted.data
+    api, headers = barred.api, barred.basic()
+    granted = barred.login()
     flood(api)
-    refreshed = refresh(api, granted.json["refresh_token"])
+    refreshed = api.refresh(granted["refresh_token"])
     assert refreshed.status == 200, refreshed.data
     token = {"token": refreshed.json["refresh_token"]}
     flood(api)
-    assert api.call("POST", "/auth/introspect", token, headers=basic(barred)).json["active"]
+    assert api.call("POST", "/auth/introspect", token, headers=headers).json["active"]
     flood(api)
-    assert api.call("POST", "/auth/revoke", token, headers=basic(barred)).status == 200
+    assert api.call("POST", "/auth/revoke", token, headers=headers).status == 200
     made = api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG)
     flood(api)
-    claimed = api.call("POST", CLAIM, {"token": made.json["secret_retrieval"]["token"]})
-    assert claimed.status == 200, claimed.data
+    assert api.claim(made).status == 200
 
 
 def test_guesses_in_a_clients_own_name_do_not_use_up_its_logins(barred: Tenant) -> None:
     """A client's name is no secret: only who proves to be the client counts as the client."""
-    api, guess = barred.api, {"token": "x", "client_id": barred.client_id, "client_secret": "guess"}
+    api, guess = barred.api, {"token": "x", "client_id": barred.client_id, "client_secret": "pks_x"}
     for _ in range(ATTEMPTS):
-        assert login(api, barred.client_id, "pks_guess").status in (401, 429)
-        assert api.call("POST", "/auth/revoke", {**guess, "client_secret": "pks_x"}).status in (
-            401,
-            429,
-        )
-    assert login(api, barred.client_id, barred.secrets[barred.client_id]).status == 200
-    assert api.call("POST", "/auth/revoke", {"token": "x"}, headers=basic(barred)).status == 200
+        for guessed in (barred.try_login("pks_guess"), api.call("POST", "/auth/revoke", guess)):
+            assert guessed.status in (401, 429)
+    assert barred.try_login().status == 200
+    assert api.call("POST", "/auth/revoke", {"token": "x"}, headers=barred.basic()).status == 200
 
 
 def test_guessed_claims_do_not_use_up_those_of_others(barred: Tenant) -> None:
@@ -119,19 +95,17 @@ def test_guessed_claims_do_not_use_up_those_of_others(barred: Tenant) -> None:
     guesses = [api.call("POST", CLAIM, {"token": "pkr_guess"}).status for _ in range(ATTEMPTS)]
     assert set(guesses) <= {404, 429}
     assert guesses[-1] == 429
-    claim = {"token": made.json["secret_retrieval"]["token"]}
-    assert api.call("POST", CLAIM, claim).status == 200
+    assert api.claim(made).status == 200
 
 
 @pytest.mark.parametrize("how", ["evicted", "revoked", "ended"])
 def test_a_token_of_ours_is_no_guess(barred: Tenant, how: str) -> None:
     """However often it is retried, the answer is 401 with a challenge, and a login helps."""
-    api, client_id = barred.api, barred.client_id
-    granted = barred.login(client_id)
+    api, granted = barred.api, barred.login()
     token = granted["access_token"]
     if how == "evicted":
         for _ in range(5):
-            barred.login(client_id)
+            barred.login()
     elif how == "revoked":
         assert api.call("POST", "/auth/revoke", {"token": token}, token=token).status == 200
     else:
@@ -141,11 +115,11 @@ def test_a_token_of_ours_is_no_guess(barred: Tenant, how: str) -> None:
         assert (refused.status, refused.code) == (401, "UNAUTHORIZED")
         assert refused.headers["www-authenticate"] == INVALID_TOKEN
         if how != "revoked":  # of that session, one access token was
-            spent = refresh(api, granted["refresh_token"])
+            spent = api.refresh(granted["refresh_token"])
             assert (spent.status, spent.json["error"]) == (400, "invalid_grant")
-    again = barred.login(client_id)
+    again = barred.login()
     assert api.call("GET", f"{barred.app}/limits", token=again["access_token"]).status == 200
-    assert refresh(api, again["refresh_token"]).status == 200
+    assert api.refresh(again["refresh_token"]).status == 200
 
 
 def test_a_forged_token_is_told_so_however_often(barred: Tenant) -> None:
@@ -157,37 +131,35 @@ def test_a_forged_token_is_told_so_however_often(barred: Tenant) -> None:
 
 
 def test_tokens_of_ours_and_nothing_at_all_bar_no_address(start: Start) -> None:
-    with start("failures=1") as server:
-        tenant = Tenant(Api(server.url)).register()
-        granted = tenant.login(tenant.client_id)
-        tenant.api.call("DELETE", "/auth/sessions", token=granted["access_token"])
+    with start("failures=1") as api:
+        tenant = Tenant(api).register()
+        granted = tenant.login()
+        token, path = granted["access_token"], f"{tenant.app}/limits"
+        api.call("DELETE", "/auth/sessions", token=token)
         for _ in range(3):
-            path = f"{tenant.app}/limits"
-            assert tenant.api.call("GET", path, token=granted["access_token"]).status == 401
-            assert refresh(tenant.api, granted["refresh_token"]).status == 400
-            assert tenant.api.call("GET", path).status == 401
-            assert tenant.api.call("GET", tenant.org).status == 401
-            assert tenant.api.call("POST", "/auth/revoke", {"token": "x"}).status == 401
-        assert login(tenant.api, tenant.client_id, "guess").status == 401
-        assert login(tenant.api, tenant.client_id, "guess").status == 429
-        assert tenant.api.call("GET", tenant.org, key="wrong").status == 401
-        assert tenant.api.call("GET", tenant.org, key="wrong").status == 429
+            assert api.call("GET", path, token=token).status == 401
+            assert api.refresh(granted["refresh_token"]).status == 400
+            assert api.call("GET", path).status == 401
+            assert api.call("GET", tenant.org).status == 401
+            assert api.call("POST", "/auth/revoke", {"token": "x"}).status == 401
+        assert [tenant.try_login("guess").status for _ in range(2)] == [401, 429]
+        assert [api.call("GET", tenant.org, key="wrong").status for _ in range(2)] == [401, 429]
 
 
 def test_eight_processes_share_five_sessions(start: Start) -> None:
-    with start("on") as server:
-        tenant = Tenant(Api(server.url)).register()
-        tokens = [tenant.login(tenant.client_id)["access_token"] for _ in range(8)]
+    with start("on") as api:
+        tenant = Tenant(api).register()
+        tokens = [tenant.login()["access_token"] for _ in range(8)]
         refused = 0
-        for _ in range(12):
-            for process in range(8):
-                reply = tenant.api.call("GET", f"{tenant.app}/limits", token=tokens[process])
-                if reply.status != 200:
-                    assert reply.headers["www-authenticate"] == INVALID_TOKEN
-                    refused += 1
-                    tokens[process] = tenant.login(tenant.client_id)["access_token"]
-                    reply = tenant.api.call("GET", f"{tenant.app}/limits", token=tokens[process])
-                assert reply.status == 200, reply.data
+        for process in [*range(8)] * 12:
+            tenant.app_token = tokens[process]
+            reply = tenant.ask("GET", "limits")
+            if reply.status != 200:
+                assert reply.headers["www-authenticate"] == INVALID_TOKEN
+                refused += 1
+                tenant.app_token = tokens[process] = tenant.login()["access_token"]
+                reply = tenant.ask("GET", "limits")
+            assert reply.status == 200, reply.data
         assert refused > 60  # more than the failures that an address has in a minute
 
 
@@ -197,17 +169,15 @@ def test_a_barred_address_guesses_no_key(start: Start, method: str) -> None:
 
     Neither do keys that were guessed keep clients out, nor clients' guesses the key.
     """
-    with start("failures=2") as server:
-        api = Api(server.url)
+    with start("failures=2") as api:
         tenant = Tenant(api).register()
-        for _ in range(3):
-            login(api, tenant.client_id, "pks_guess")
-        assert login(api, tenant.client_id, "pks_guess").status == 429
+        guesses = [tenant.try_login("pks_guess").status for _ in range(4)]
+        assert guesses[-1] == 429
         assert api.call(method, tenant.org, ORG, key=KEY).status == 200
-        wrong = [api.call(method, tenant.org, ORG, key=KEY[:-1] + end) for end in "xyz"]
-        assert [reply.status for reply in wrong] == [401, 401, 429]
+        wrong = [api.call(method, tenant.org, ORG, key=KEY[:-1] + end).status for end in "xyz"]
+        assert wrong == [401, 401, 429]
         right = api.call(method, tenant.org, ORG, key=KEY)
         assert (right.status, right.code) == (429, "RATE_LIMIT_EXCEEDED")
         assert 0 < int(right.headers["retry-after"]) <= 60
-        assert api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).status == 200
-        assert tenant.login(tenant.client_id)["access_token"]
+        assert tenant.ask("GET", "limits").status == 200
+        assert tenant.login()["access_token"]

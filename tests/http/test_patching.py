@@ -171,7 +171,7 @@ def test_credentials_stay(fresh: Tenant) -> None:
     patch(fresh, fresh.app, {"app_name": "Other"})
     path = f"{fresh.app}/model-selection"
     assert fresh.api.call("GET", path, token=fresh.app_token).status == 200
-    assert fresh.login(fresh.client_id)["token_type"] == "Bearer"
+    assert fresh.login()["token_type"] == "Bearer"
     fresh.api.provision("PUT", f"{fresh.app}/freeze", {"reason": "leaked"})
     assert patch(fresh, fresh.app, {"app_name": "Web"}).json["frozen"]["reason"] == "leaked"
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from http_fixtures import KEY, ORG, Api, Tenant, usage
+from http_fixtures import FORCED, KEY, ORG, Api, Tenant, usage
 from store_server import api, location, server
 
 __all__ = ["api", "location", "server"]
@@ -76,9 +76,9 @@ def test_a_secret_is_claimed_once(api: Api, tenant: Tenant) -> None:
     assert {reply.status for reply in refusals} == {404}
     bodies = {reply.data.replace(reply.json["request_id"].encode(), b"") for reply in refusals}
     assert len(bodies) == 1
-    assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+    assert tenant.login()["token_type"] == "Bearer"
     tenant.secrets[tenant.client_id] = claimed.json["client_secret"]
-    assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+    assert tenant.login()["token_type"] == "Bearer"
 
 
 def test_the_age_of_a_secret_is_told(api: Api) -> None:
@@ -109,17 +109,13 @@ def test_an_override_lasts_until_it_is_cleared(api: Api, tenant: Tenant) -> None
     path = f"{tenant.app}/model-override"
     put = api.provision("PUT", path, {"model_label": "economy"})
     assert put.status == 200
-    chosen = api.call(
-        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
-    )
+    chosen = tenant.select(FORCED)
     assert chosen.json["recommended_model"]["label"] == "economy"
     assert chosen.json["recommended_model"]["reason"] == "MANUAL_OVERRIDE"
     bad = api.provision("PUT", path, {"model_label": "unheard-of"})
     assert (bad.status, bad.code) == (400, "INVALID_MODEL_LABEL")
     assert api.provision("DELETE", path).status == 204
-    chosen = api.call(
-        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
-    )
+    chosen = tenant.select(FORCED)
     assert chosen.json["recommended_model"]["reason"] != "MANUAL_OVERRIDE"
 
 
@@ -127,9 +123,9 @@ def test_deleting_stops_tokens(api: Api) -> None:
     """At once on this instance; the resource is absent; a second deletion finds nothing."""
     tenant = Tenant(api).register()
     record = usage()
-    assert api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token).status == 202
+    assert tenant.record(record).status == 202
     assert api.provision("DELETE", tenant.app).status == 204
-    refused = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+    refused = tenant.record()
     assert (refused.status, refused.code) == (401, "UNAUTHORIZED")
     assert api.provision("GET", tenant.app).code == "NOT_FOUND"
     assert api.provision("DELETE", tenant.app).code == "NOT_FOUND"
@@ -182,7 +178,7 @@ def test_ids_are_checked_before_they_come_near_a_key(api: Api) -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["organisation", "app"])
 def test_who_is_created_again_begins_without_an_override(api: Api, *, whole: bool) -> None:
     before = Tenant(api).register()
-    api.call("POST", f"{before.app}/usage", usage(), token=before.app_token)
+    before.record()
     for place in (before.org, before.app):
         body = {"model_label": "economy"}
         assert api.provision("PUT", f"{place}/model-override", body).status == 200
@@ -198,7 +194,7 @@ def test_who_is_created_again_begins_without_an_override(api: Api, *, whole: boo
         claim = {"token": made.json["secret_retrieval"]["token"]}
         claimed = api.call("POST", "/api/v1/credentials/claim", claim).json
         after.secrets[claimed["client_id"]] = claimed["client_secret"]
-        after.app_token = after.login(after.client_id)["access_token"]
+        after.app_token = after.login()["access_token"]
     path = f"{after.app}/model-selection?force_check=true"
     chosen = api.call("GET", path, token=after.app_token).json
     assert chosen["recommended_model"]["reason"] == "NORMAL"

@@ -1,35 +1,30 @@
 """A provisioning key of one organisation, over HTTP: what it opens, and that nothing else is."""
 
 import uuid
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
+from http_fixtures import KEY, ORG, Api, Reply, Tenant
 from pricekeeper.http.operation import Route
 from pricekeeper.http.routes import ROUTES
 from pricekeeper.wire.operation import Access
-from serving import running_server
+from served import served
 from store_server import api, location, server
 from tenant_matrix import BODIES, path_of, without_id
 
 __all__ = ["api", "location", "server"]
 
-PROVISIONED = [op for op in ROUTES if op.access is Access.PROVISIONING]
+WITH_ROLE = [op for op in ROUTES if op.role is not None]
+READABLE = [op for op in WITH_ROLE if op.access in (Access.APP, Access.ORG)]
+"""What belongs to a client and opens to keys as well."""
 OF_DEPLOYMENT = [op for op in ROUTES if op.access is Access.DEPLOYMENT]
-
-
-def issue(tenant: Tenant) -> str:
-    reply = tenant.api.provision("POST", f"{tenant.org}/provisioning-key")
-    assert reply.status == 201, reply.data
-    key: str = reply.json["provisioning_key"]
-    return key
 
 
 @pytest.fixture(scope="module")
 def key(tenant: Tenant) -> str:
-    return issue(tenant)
+    return tenant.issue_key()
 
 
 def ask(api: Api, operation: Route, org_id: str, app_id: str, key: str) -> Reply:
@@ -56,7 +51,7 @@ def test_it_is_shown_once_and_never_again(api: Api, tenant: Tenant) -> None:
 def test_it_provisions_its_organisation_and_its_apps(api: Api) -> None:
     """Everything that the deployment's key does there: settings, apps, secrets, overrides."""
     tenant = Tenant(api).register()
-    key = issue(tenant)
+    key = tenant.issue_key()
     done = [
         api.call("GET", tenant.org, key=key),
         api.call("PUT", tenant.org, {**ORG, "org_name": "Its own"}, key=key),
@@ -71,28 +66,63 @@ def test_it_provisions_its_organisation_and_its_apps(api: Api) -> None:
     assert api.provision("GET", tenant.org).json["org_name"] == "Its own"
 
 
+def test_what_a_key_may_read() -> None:
+    """Aggregates, limits, budgets, authorizations, settings, flips: nothing that changes any."""
+    assert {op.method for op in READABLE} == {"GET"}
+    assert {op.name for op in READABLE} == {
+        *(f"{kind}Aggregates{what}" for kind in ("app", "org") for what in ("Today", "OnDay")),
+        *("appAggregatesInRange", "orgAggregatesInRange", "listLimits"),
+        *("listAuthorizations", "getAuthorization", "listAppBudgets", "listOrgBudgets"),
+        *("getAppForecast", "getOrgForecast", "getAppSettings", "getOrgSettings"),
+        *("listAppFlips", "listOrgFlips"),
+    }
+
+
+@pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
+def test_both_keys_see_what_the_client_sees(
+    api: Api, tenant: Tenant, key: str, operation: Route
+) -> None:
+    """The deployment's and the organisation's own; dollars to the micro-dollar."""
+    token = tenant.org_token if operation.access is Access.ORG else tenant.app_token
+    tenant.record()
+    made = tenant.ask("POST", "authorizations", {"input_tokens": 1, "max_output_tokens": 1}).json
+    known = {"authorization_id": made["authorization_id"]}
+    path = path_of(operation, tenant.org_id, tenant.app_id, **known)
+    theirs = api.call("GET", path, token=token)
+    assert theirs.status == 200, theirs.data
+    for one in (KEY, key):
+        seen = api.call("GET", path, key=one)
+        assert (seen.status, seen.json.keys()) == (200, theirs.json.keys())
+        assert seen.json.get("models") == theirs.json.get("models")
+
+
+def test_a_token_that_comes_with_a_key_decides(api: Api, tenant: Tenant, other: Tenant) -> None:
+    """Who shows both is the client: a key does not widen what its token opens."""
+    path = f"{other.org}/aggregates/today"
+    assert api.call("GET", path, token=tenant.org_token, key=KEY).status == 404
+
+
 def test_of_all_organisations_it_sees_its_own(
     api: Api, tenant: Tenant, other: Tenant, key: str
 ) -> None:
     listed = api.call("GET", "/api/v1/orgs", key=key).json
     assert [org["org_id"] for org in listed["orgs"]] == [tenant.org_id]
     assert "next" not in listed
-    before, after = "00000000-0000-4000-8000-000000000000", tenant.org_id
-    assert len(api.call("GET", f"/api/v1/orgs?after={before}", key=key).json["orgs"]) == 1
-    assert api.call("GET", f"/api/v1/orgs?after={after}", key=key).json["orgs"] == []
+    for after, count in (("00000000-0000-4000-8000-000000000000", 1), (tenant.org_id, 0)):
+        assert len(api.call("GET", f"/api/v1/orgs?after={after}", key=key).json["orgs"]) == count
     assert other.org_id in api.provision("GET", "/api/v1/orgs").data.decode()
 
 
 @pytest.mark.parametrize(
     "operation",
-    [op for op in (*PROVISIONED, *OF_DEPLOYMENT) if "{org_id}" in op.path],
+    [op for op in WITH_ROLE if "{org_id}" in op.path and op.access is not Access.ANY_CLIENT],
     ids=lambda operation: operation.name,
 )
 def test_another_organisation_does_not_exist(
     api: Api, tenant: Tenant, other: Tenant, key: str, operation: Route
 ) -> None:
     """There, with a key of its own or not, and never there: the same 404, byte for byte."""
-    issue(other)
+    other.issue_key()
     answers = [
         without_id(ask(api, operation, org_id, app_id, key))
         for org_id, app_id in (
@@ -118,8 +148,7 @@ def test_it_does_not_make_keys(api: Api, tenant: Tenant, key: str, operation: Ro
 
 def test_it_stops_working_when_it_is_replaced_or_withdrawn(api: Api) -> None:
     tenant = Tenant(api).register()
-    first = issue(tenant)
-    second = issue(tenant)
+    first, second = tenant.issue_key(), tenant.issue_key()
     assert api.call("GET", tenant.org, key=first).status == 401
     assert api.call("GET", tenant.org, key=second).status == 200
     for _ in range(2):
@@ -133,17 +162,11 @@ def test_who_does_not_exist_has_no_key(api: Api) -> None:
     assert api.provision("DELETE", path).code == "NOT_FOUND"
 
 
-@pytest.fixture
-def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
-    """A tenant of a server where few keys can be tried."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "failures=2"}
-    with running_server(tmp_path_factory.mktemp("keys"), environment=environment) as server:
-        yield Tenant(Api(server.url)).register()
-
-
-def test_guesses_at_it_are_counted_with_those_at_the_deployments(guessed: Tenant) -> None:
-    key = issue(guessed)
-    wrong = [guessed.api.call("GET", guessed.org, key=guess) for guess in ("a", key[:-1], "b")]
-    assert [reply.status for reply in wrong] == [401, 401, 429]
-    for right in (key, KEY):
-        assert guessed.api.call("GET", guessed.org, key=right).status == 429
+def test_guesses_at_it_are_counted_with_those_at_the_deployments(tmp_path: Path) -> None:
+    with served(tmp_path, api_limits_per_minute={"failures": 2}) as api:
+        tenant = Tenant(api).register()
+        key = tenant.issue_key()
+        wrong = [api.call("GET", tenant.org, key=guess).status for guess in ("a", key[:-1], "b")]
+        assert wrong == [401, 401, 429]
+        for right in (key, KEY):
+            assert api.call("GET", tenant.org, key=right).status == 429

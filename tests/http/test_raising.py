@@ -1,14 +1,14 @@
 """Administrators of an organisation may lower a bound that was set from above, never raise it."""
 
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
-from serving import Server, running_server
+from http_fixtures import ORG, Api, Reply, Tenant, usage
+from served import served
+from serving import Server
 
 BUDGET = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 1_000_000}
 PER_TEAM = {"name": "per-team", "window": "DAY", "limit_usd_micros": 5_000, "per_tag": "team"}
@@ -71,20 +71,9 @@ def manage(api: Api, kind: str) -> Managed:
     tenant = Tenant(api).register()
     assert api.provision("PUT", tenant.org, SETTINGS).status == 200
     if kind == "own key":
-        return Managed(tenant, issue(tenant))
-    return Managed(tenant, named(tenant, kind, [tenant.org_id]))
-
-
-def issue(tenant: Tenant) -> str:
-    made = tenant.api.provision("POST", f"{tenant.org}/provisioning-key")
-    key: str = made.json["provisioning_key"]
-    return key
-
-
-def named(tenant: Tenant, role: str, org_ids: list[str]) -> str:
-    body = {"name": "an administrator", "role": role, "org_ids": org_ids}
-    key: str = tenant.api.provision("POST", "/api/v1/admin-keys", body).json["key"]
-    return key
+        return Managed(tenant, tenant.issue_key())
+    body = {"name": "an administrator", "role": kind, "org_ids": [tenant.org_id]}
+    return Managed(tenant, api.provision("POST", "/api/v1/admin-keys", body).json["key"])
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +164,8 @@ def test_a_freeze_from_above_is_kept(api: Api, kind: str) -> None:
 def test_what_counts_against_a_budget_from_above_is_not_voided(api: Api) -> None:
     """A record that is voided gives its money back to the budget."""
     managed = manage(api, "OPERATOR")
-    sent, tenant = {**usage(), "request_id": str(uuid.uuid4())}, managed.tenant
-    tenant.login(tenant.client_id)
-    made = api.call("POST", f"{tenant.app}/usage", sent, token=tenant.app_token)
-    assert made.status == 202, made.data
+    sent, tenant = usage(), managed.tenant
+    assert tenant.record(sent).status == 202
     path, body = f"{tenant.org}/usage/{sent['request_id']}/void", {"reason": "mine"}
     refused = managed.ask("POST", path, body)
     assert (refused.status, refused.code) == (403, "FORBIDDEN")
@@ -195,31 +182,23 @@ def test_an_override_and_full_buckets_do_not_get_past_a_budget(api: Api) -> None
     assert override.status == 200, override.data
     assert managed.ask("POST", f"{tenant.org}/limits/reset", {"reason": "mine"}).status == 200
     body = {"input_tokens": 1000, "max_output_tokens": 500}
-    denied = api.call("POST", f"{tenant.app}/authorizations", body, token=tenant.app_token)
+    denied = tenant.ask("POST", "authorizations", body)
     assert denied.status == 429, denied.data
     assert b"monthly" in denied.data
 
 
-@pytest.fixture(scope="module")
-def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A deployment whose organisations set their own budgets."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_ORG_ADMINS_SET_BUDGETS": "1"}
-    with running_server(tmp_path_factory.mktemp("trusting"), environment=environment) as server:
-        yield Api(server.url)
-
-
-@pytest.mark.parametrize("kind", ["own key", "ADMIN"])
-def test_a_deployment_can_leave_budgets_to_its_organisations(trusting: Api, kind: str) -> None:
+def test_a_deployment_can_leave_budgets_to_its_organisations(tmp_path: Path) -> None:
     """Then their administrators raise and remove them. A freeze from above stays above."""
-    managed = manage(trusting, kind)
-    org = managed.tenant.org
-    for change in RAISED.values():
-        assert trusting.provision("PUT", org, SETTINGS).status == 200
-        done = managed.ask("PATCH", org, change)
-        assert done.status == 200, done.data
-    assert trusting.provision("PUT", f"{org}/freeze", {"reason": "overspent"}).status == 200
-    assert managed.ask("DELETE", f"{org}/freeze").status == 403
-    assert trusting.provision("DELETE", f"{org}/freeze").status == 204
-    if kind == "ADMIN":
+    with served(tmp_path, {"PRICEKEEPER_ORG_ADMINS_SET_BUDGETS": "1"}) as api:
+        for kind in ("own key", "ADMIN"):
+            managed = manage(api, kind)
+            org = managed.tenant.org
+            for change in RAISED.values():
+                assert api.provision("PUT", org, SETTINGS).status == 200
+                done = managed.ask("PATCH", org, change)
+                assert done.status == 200, done.data
+            assert api.provision("PUT", f"{org}/freeze", {"reason": "overspent"}).status == 200
+            assert managed.ask("DELETE", f"{org}/freeze").status == 403
+            assert api.provision("DELETE", f"{org}/freeze").status == 204
         assert managed.ask("DELETE", org).status == 204
         assert managed.ask("PUT", org, SETTINGS).status == 201

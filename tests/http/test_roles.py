@@ -116,7 +116,7 @@ class World:
             known["authorization_id"] = authorize(tenant)
         if "{request_id}" in operation.path:
             sent = usage()
-            token = tenant.login(tenant.client_id)["access_token"]
+            token = tenant.login()["access_token"]
             made = tenant.api.call("POST", f"{tenant.app}/usage", sent, token=token)
             assert made.status == 202, made.data
             known["request_id"] = sent["request_id"]
@@ -130,7 +130,7 @@ class World:
 
 def authorize(tenant: Tenant) -> str:
     body = {"input_tokens": 1, "max_output_tokens": 1}
-    token = tenant.login(tenant.client_id)["access_token"]
+    token = tenant.login()["access_token"]
     made = tenant.api.call("POST", f"{tenant.app}/authorizations", body, token=token)
     assert made.status == 201, made.data
     authorization_id: str = made.json["authorization_id"]

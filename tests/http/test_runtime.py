@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from http_fixtures import Api, Tenant, usage
+from http_fixtures import FORCED, Api, Tenant, usage
 
 
 def test_selection_explains_itself(api: Api, tenant: Tenant) -> None:
     """Every field of the contract, and a header for caches that follows the mode."""
-    reply = api.call("GET", f"{tenant.app}/model-selection", token=tenant.app_token)
+    reply = tenant.select()
     assert reply.status == 200
     body = reply.json
     assert body["recommended_model"].keys() == {
@@ -50,8 +50,8 @@ def test_selection_explains_itself(api: Api, tenant: Tenant) -> None:
 def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> None:
     """Accepted, then a duplicate with the same answer, then a conflict for another body."""
     record = usage()
-    first = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
-    second = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    first = tenant.record(record)
+    second = tenant.record(record)
     assert (first.status, second.status) == (202, 202)
     assert (first.json["status"], second.json["status"]) == ("accepted", "duplicate")
     assert first.json.keys() == {
@@ -67,7 +67,7 @@ def test_usage_counts_once_and_says_what_it_cost(api: Api, tenant: Tenant) -> No
         "daily_total": 0,
     }
     changed = {**record, "output_tokens": 501}
-    third = api.call("POST", f"{tenant.app}/usage", changed, token=tenant.app_token)
+    third = tenant.record(changed)
     assert (third.status, third.code) == (409, "REQUEST_ID_REUSED")
 
 
@@ -92,7 +92,7 @@ def test_usage_that_can_not_be_counted_is_refused(
 ) -> None:
     """Never guessed, never zero: a 4xx that names the field."""
     record = usage(**change)
-    reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    reply = tenant.record(record)
     assert (reply.status, reply.code) == (400, code)
     assert reply.json["errors"][0]["field"] == next(iter(change))
 
@@ -107,7 +107,7 @@ def test_the_window_of_acceptance(api: Api, tenant: Tenant) -> None:
         (timedelta(minutes=6), 400),
     ):
         record = usage(timestamp=(now + shift).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        reply = api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+        reply = tenant.record(record)
         assert reply.status == status, (shift, reply.data)
 
 
@@ -115,9 +115,7 @@ def test_a_batch_judges_each_record_by_itself(api: Api, tenant: Tenant) -> None:
     """One bad record never spoils the rest, and the answers are in order."""
     good, twin = usage(), usage()
     records = [good, {"request_id": "x"}, twin, twin, usage(model_label="unheard-of"), 7]
-    reply = api.call(
-        "POST", f"{tenant.app}/usage/batch", {"requests": records}, token=tenant.app_token
-    )
+    reply = tenant.record_many(*records)
     assert reply.status == 207
     body = reply.json
     assert (body["accepted"], body["duplicates"], body["failed"]) == (2, 1, 3)
@@ -132,22 +130,18 @@ def test_a_batch_judges_each_record_by_itself(api: Api, tenant: Tenant) -> None:
 def test_a_batch_has_1_to_100_records(api: Api, tenant: Tenant, count: int) -> None:
     """Others are refused as a whole."""
     body = {"requests": [usage() for _ in range(count)]}
-    reply = api.call("POST", f"{tenant.app}/usage/batch", body, token=tenant.app_token)
+    reply = tenant.ask("POST", "usage/batch", body)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
 
 
 def test_totals_add_up_and_the_chain_falls_back(api: Api) -> None:
     tenant = Tenant(api).register()
     for label in ("premium", "standard", "economy"):
-        chosen = api.call(
-            "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
-        )
+        chosen = tenant.select(FORCED)
         assert chosen.json["recommended_model"]["label"] == label
         record = usage(model_label=label, input_tokens=400_000, output_tokens=100_000)
-        api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
-    exhausted = api.call(
-        "GET", f"{tenant.app}/model-selection?force_check=true", token=tenant.app_token
-    )
+        tenant.record(record)
+    exhausted = tenant.select(FORCED)
     assert (exhausted.status, exhausted.code) == (429, "QUOTA_EXCEEDED")
     assert exhausted.json["models"].keys() == {"premium", "standard", "economy"}
     assert int(exhausted.headers["retry-after"]) > 0
@@ -186,44 +180,39 @@ def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> Non
     lease_id = str(uuid.uuid4())
     body = {"resource": "standard", "consume": {"rpm": 4}, "lease_id": lease_id}
     for _ in range(2):
-        taken = api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+        taken = tenant.ask("POST", "limits/acquire", body)
         assert taken.status == 200
         assert taken.json["lease_id"] == lease_id
-    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (6, 4)
+    states = tenant.ask("GET", "limits").json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 6
     adjust = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 3}}
     for _ in range(2):
         path = f"{tenant.app}/leases/{lease_id}/adjust"
         assert api.call("POST", path, adjust, token=tenant.app_token).status == 200
-    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (3, 7)
+    states = tenant.ask("GET", "limits").json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 3
     many = {"resource": "standard", "consume": {"rpm": 9}}
-    denied = api.call("POST", f"{tenant.app}/limits/acquire", many, token=tenant.app_token)
+    denied = tenant.ask("POST", "limits/acquire", many)
     assert (denied.status, denied.code) == (429, "RATE_LIMIT_EXCEEDED")
     violation = denied.json["violations"][0]
     fields = {"scope", "limit", "requested", "available", "retry_after_ms"}
     assert violation.keys() == fields
     assert int(denied.headers["retry-after"]) >= 1
     most = {"resource": "standard", "consume": {"rpm": 11}}
-    never = api.call("POST", f"{tenant.app}/limits/acquire", most, token=tenant.app_token)
+    never = tenant.ask("POST", "limits/acquire", most)
     assert never.json["violations"][0]["never"] is True
     for _ in range(2):
-        released = api.call(
-            "POST", f"{tenant.app}/leases/{lease_id}/release", token=tenant.app_token
-        )
+        released = tenant.ask("POST", f"leases/{lease_id}/release")
         assert released.status == 204
-    states = api.call("GET", f"{tenant.app}/limits", token=tenant.app_token).json["resources"]
-    assert (states["standard"]["rpm"]["remaining"], states["standard"]["rpm"]["consumed"]) == (
-        10,
-        0,
-    )
+    states = tenant.ask("GET", "limits").json["resources"]
+    assert states["standard"]["rpm"]["remaining"] == 10
     unknown = f"{tenant.app}/leases/{uuid.uuid4()}/release"
     assert api.call("POST", unknown, token=tenant.app_token).code == "NOT_FOUND"
 
 
 def test_an_unknown_resource_is_told_as_such(api: Api, tenant: Tenant) -> None:
     body = {"resource": "unheard-of", "consume": {"rpm": 1}}
-    reply = api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
+    reply = tenant.ask("POST", "limits/acquire", body)
     assert (reply.status, reply.code) == (400, "INVALID_MODEL_LABEL")
     assert reply.json["errors"][0]["field"] == "resource"
 
@@ -242,6 +231,6 @@ def test_an_unknown_resource_is_told_as_such(api: Api, tenant: Tenant) -> None:
 def test_both_ends_of_a_range_are_looked_at(
     api: Api, tenant: Tenant, query: str, fields: list[str]
 ) -> None:
-    reply = api.call("GET", f"{tenant.app}/aggregates{query}", token=tenant.app_token)
+    reply = tenant.ask("GET", f"aggregates{query}")
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert [error["field"] for error in reply.json["errors"]] == fields

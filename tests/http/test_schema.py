@@ -91,7 +91,7 @@ def test_every_answer_is_announced(
         (tmp_path / "schemathesis.toml").write_text(ids + REFUSALS)
         skipped = [word for name in ENDING for word in ("--exclude-operation-id", name)]
         run_schemathesis(tmp_path, tenant, EVERYTHING, 2, *(SMOKE if is_smoke else skipped))
-        assert tenant.login(tenant.client_id)["token_type"] == "Bearer"
+        assert tenant.login()["token_type"] == "Bearer"
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_a_failure_later_keeps_what_is_known_and_says_so(
             return scrape(api)[name]
 
         until(lambda: failures() > 0, server.output)
-        assert tenant.login(tenant.client_id)["access_token"]
+        assert tenant.login()["access_token"]
         assert "keyring_unusable" in server.output()
         assert KEYS in server.output()
         document = json.loads(secrets["signing-keys"])

@@ -44,7 +44,7 @@ def spent_usd_micros(tenant: Tenant) -> int:
 
 def cost_usd_micros(tenant: Tenant) -> int:
     """What one of our records costs."""
-    reply = tenant.api.call("POST", f"{tenant.app}/usage", record(), token=tenant.app_token)
+    reply = tenant.record(record())
     cost: int = reply.json["cost_usd_micros"]
     assert cost > 0
     return cost
@@ -123,9 +123,7 @@ def test_a_stop_under_load_loses_and_breaks_nothing(tmp_path: Path, workers: int
         assert spent % cost == 0
         for start in range(0, len(load.acknowledged), 100):
             some = [record(request_id=name) for name in load.acknowledged[start : start + 100]]
-            again = tenant.api.call(
-                "POST", f"{tenant.app}/usage/batch", {"requests": some}, token=tenant.app_token
-            )
+            again = tenant.record_many(*some)
             assert again.json["duplicates"] == len(some)
 
 
@@ -180,7 +178,7 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         keys = tenant.api.call("GET", "/.well-known/jwks.json").json
-        granted = tenant.login(tenant.client_id)
+        granted = tenant.login()
         rotate = f"{tenant.org}/credentials/rotate"
         rotated = tenant.api.provision("POST", rotate, {"grace_period_hours": 1})
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
@@ -190,7 +188,7 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
         assert tenant.api.call("GET", f"{tenant.app}/limits", token=token).status == 200
         body = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
         assert tenant.api.call("POST", "/auth/refresh", body).status == 200
-        assert tenant.login(tenant.client_id)["access_token"]
+        assert tenant.login()["access_token"]
         body = {"token": rotated.json["secret_retrieval"]["token"]}
         assert tenant.api.call("POST", "/api/v1/credentials/claim", body).status == 200
     kept = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "data").iterdir()}
@@ -334,7 +332,7 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
     """Wherever a caller puts it, in its place or out of it: canaries never reach the log."""
     api = Api(logged.url)
     tenant = Tenant(api).register()
-    granted = tenant.login(tenant.client_id)
+    granted = tenant.login()
     text = f"{tenant.client_id}:{tenant.secrets[tenant.client_id]}".encode()
     by_secret = {"authorization": f"Basic {base64.b64encode(text).decode()}"}
     fetched = api.call("GET", "/auth/aws-credentials", headers=by_secret).json

@@ -79,7 +79,7 @@ def test_dollars_by_name_are_the_same_after_a_restart(
         costs = {}
         for one in (tenant, twin, hostile):
             record = usage(output_tokens=700)
-            reply = api.call("POST", f"{one.app}/usage", record, token=one.app_token)
+            reply = one.record(record)
             costs[one.org_id] = reply.json["cost_usd_micros"] / 1_000_000
         expected = {
             (f"Acme ({tenant.org_id})", "Web", "premium"): costs[tenant.org_id],
@@ -96,7 +96,7 @@ def test_dollars_by_name_are_the_same_after_a_restart(
         api = Api(server.url)
         until(lambda: scrape(api) == expected, lambda: (scrape(api), expected))
         tenant.api = api
-        token = tenant.login(tenant.client_id)["access_token"]
+        token = tenant.login()["access_token"]
         reply = api.call("POST", f"{tenant.app}/usage", usage(output_tokens=700), token=token)
         assert reply.status == 202
         mine = (f"Acme ({tenant.org_id})", "Web", "premium")

@@ -59,7 +59,7 @@ class World:
 
     def spend(self, tenant: Tenant) -> None:
         record = usage(input_tokens=100_000, output_tokens=200_000)
-        reply = self.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+        reply = tenant.record(record)
         assert reply.status == 202, reply.data
         assert reply.json["cost_usd_micros"] > SPENT
 
@@ -73,7 +73,7 @@ class World:
         return written.on_store(self.location, run)
 
     def select(self, tenant: Tenant, query: str = "") -> Any:
-        return self.api.call("GET", f"{tenant.app}/model-selection{query}", token=tenant.app_token)
+        return tenant.ask("GET", f"model-selection{query}")
 
     def check_neighbour(self) -> None:
         """Its totals, its selection and its login are what they would be alone."""
@@ -89,7 +89,7 @@ class World:
             today = self.api.call("GET", f"{path}/aggregates/today", token=token)
             assert today.status == 200, today.data
             assert today.json["models"]["premium"]["cost_usd_micros"] > SPENT
-        neighbour.login(neighbour.client_id)
+        neighbour.login()
         orgs: list[str] = []
         after = ""
         while True:
@@ -213,7 +213,7 @@ def test_a_fallback_that_lacks_what_is_not_needed_holds(world: World) -> None:
     assert (chosen["label"], chosen["reason"]) == ("standard", "STICKY_FALLBACK")
     for label in ("standard", "economy"):
         record = usage(model_label=label, input_tokens=1_000_000, output_tokens=500_000)
-        world.api.call("POST", f"{world.victim.app}/usage", record, token=world.victim.app_token)
+        world.victim.record(record)
     assert world.select(world.victim, "?force_check=true").status == 429
 
 
@@ -286,7 +286,7 @@ def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
         "client_secret": victim.secrets[victim.client_id],
     }
     assert world.api.call("POST", "/auth/token", body).status == 401
-    world.neighbour.login(world.neighbour.client_id)
+    world.neighbour.login()
 
     rotate = f"{victim.app}/credentials/rotate"
     for grace_period_hours in (1, 0):
@@ -295,7 +295,7 @@ def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
         claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
         assert claimed.status == 200, claimed.data
         victim.secrets[victim.client_id] = claimed.json["client_secret"]
-        victim.login(victim.client_id)
+        victim.login()
 
 
 def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None:
@@ -306,9 +306,9 @@ def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None
     other = (slot + 1) % 5
     partition = f"SUBJECT#{victim.client_id}"
     world.write((SESSIONS, {"PK": partition, "SK": f"SLOT#{other:03}", "nonce": 5}))
-    tokens = {victim.login(victim.client_id)["session_id"] for _ in range(6)}
+    tokens = {victim.login()["session_id"] for _ in range(6)}
     assert not any(token.startswith(f"{other:03}") for token in tokens)
-    token = victim.login(victim.client_id)["access_token"]
+    token = victim.login()["access_token"]
     sessions = world.api.call("GET", "/auth/sessions", token=token).json["sessions"]
     assert len(sessions) == 4
     world.check_reported(SESSIONS, before, f"SLOT#{other:03}")
@@ -321,7 +321,7 @@ def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None
         "client_secret": victim.secrets[victim.client_id],
     }
     assert world.api.call("POST", "/auth/token", body).status == 503
-    world.neighbour.login(world.neighbour.client_id)
+    world.neighbour.login()
 
 
 def test_a_bucket_that_can_not_be_read(world: World) -> None:
@@ -349,13 +349,11 @@ def test_a_receipt_that_can_not_be_read(world: World) -> None:
     record, good = usage(), usage()
     table, key = receipt_key(victim.org_id, record["request_id"])
     world.write((table, {"PK": key.pk, "commit_id": 5}))
-    alone = world.api.call("POST", f"{victim.app}/usage", record, token=victim.app_token)
+    alone = victim.record(record)
     assert (alone.status, alone.code) == (503, "STORE_UNAVAILABLE")
     old = {**record, "timestamp": "2020-01-01T00:00:00Z"}
     for body in ({"requests": [record, good]}, {"requests": [old, good]}):
-        batch = world.api.call(
-            "POST", f"{victim.app}/usage/batch", body, token=victim.app_token
-        ).json
+        batch = victim.ask("POST", "usage/batch", body).json
         bad, fine = batch["results"]
         assert bad["status"] == "failed"
         assert fine["status"] in ("accepted", "duplicate")

@@ -7,86 +7,66 @@ import uuid
 
 import pytest
 
-from http_fixtures import Api, Tenant
+from http_fixtures import KEY, ORG, Api, Tenant
 from pricekeeper.http.operation import Route
 from pricekeeper.http.routes import ROUTES
 from pricekeeper.wire.operation import BY_KEY, Access
 from tenant_matrix import BODIES, path_of, without_id
 
 OF_TENANTS = [op for op in ROUTES if op.access in (Access.APP, Access.ORG)]
-PROVISIONED = [op for op in ROUTES if op.access in BY_KEY and "{org_id}" in op.path]
+PROVISIONED = [op for op in ROUTES if op.role is not None and "{org_id}" in op.path]
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def answered(api: Api, operation: Route, org_id: str, app_id: str, **how: str) -> Answer:
+    path, body = path_of(operation, org_id, app_id), BODIES.get(operation.name)
+    return without_id(api.call(operation.method, path, body, **how))
+
+
+def assert_absent(answers: list[Answer]) -> None:
+    """Each is the same 404."""
+    assert answers[0][0] == 404
+    assert all(answer == answers[0] for answer in answers)
 
 
 @pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
 def test_another_tenant_does_not_exist(
     api: Api, tenant: Tenant, other: Tenant, operation: Route
 ) -> None:
-    """The other's organisation and app, and ones that never were: the same 404."""
-    answers = []
-    for token in (tenant.app_token, tenant.org_token):
-        for org_id, app_id in (
-            (other.org_id, other.app_id),
-            (str(uuid.uuid4()), other.app_id),
-            (other.org_id, "absent"),
-        ):
-            path = path_of(operation, org_id, app_id)
-            body = BODIES.get(operation.name)
-            answers.append(without_id(api.call(operation.method, path, body, token=token)))
-    assert answers[0][0] == 404
-    assert all(answer == answers[0] for answer in answers)
-
-
-@pytest.mark.parametrize(
-    "operation", [op for op in OF_TENANTS if "{app_id}" in op.path], ids=lambda op: op.name
-)
-def test_another_app_of_the_same_organisation_does_not_exist(
-    api: Api, tenant: Tenant, operation: Route
-) -> None:
-    """A sibling app and an absent one: the same 404."""
+    """Another organisation, a sibling app, and ones that never were."""
     api.provision("PUT", f"{tenant.org}/apps/sibling", {"app_name": "Sibling"})
-    answers = [
-        without_id(
-            api.call(
-                operation.method,
-                path_of(operation, tenant.org_id, app_id),
-                BODIES.get(operation.name),
-                token=tenant.app_token,
-            )
-        )
-        for app_id in ("sibling", "absent")
+    elsewhere = [
+        (other.org_id, other.app_id),
+        (str(uuid.uuid4()), other.app_id),
+        (other.org_id, "absent"),
     ]
-    assert answers[0][0] == 404
-    assert answers[0] == answers[1]
+    siblings = [(tenant.org_id, "sibling"), (tenant.org_id, "absent")]
+    for token, places in (
+        (tenant.app_token, [*elsewhere, *(siblings if "{app_id}" in operation.path else ())]),
+        (tenant.org_token, elsewhere),
+    ):
+        assert_absent([answered(api, operation, *place, token=token) for place in places])
 
 
 @pytest.mark.parametrize(
     "operation", [op for op in PROVISIONED if op.name != "putOrg"], ids=lambda op: op.name
 )
 def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Route) -> None:
-    gone = Tenant(api).register()
-    api.provision("DELETE", gone.org)
-    answers = [
-        without_id(
-            api.provision(
-                operation.method,
-                path_of(operation, org_id, gone.app_id),
-                BODIES.get(operation.name),
-            )
-        )
-        for org_id in (gone.org_id, str(uuid.uuid4()))
-    ]
-    assert answers[0][0] == 404
-    assert answers[0] == answers[1]
+    gone = Tenant(api, app_id="web")
+    assert api.provision("PUT", gone.org, ORG).status == 201
+    assert api.provision("DELETE", gone.org).status == 204
+    places = [(gone.org_id, "web"), (str(uuid.uuid4()), "web")]
+    assert_absent([answered(api, operation, *place, key=KEY) for place in places])
 
 
 def test_another_s_session_does_not_exist(api: Api, tenant: Tenant, other: Tenant) -> None:
-    theirs = other.login(other.client_id)["session_id"]
-    answers = [
-        without_id(api.call("DELETE", f"/auth/sessions/{name}", token=tenant.app_token))
-        for name in (theirs, "000-AAAAAAAAAAAAAAAAAAAAAA", "x")
-    ]
-    assert answers[0][0] == 404
-    assert all(answer == answers[0] for answer in answers)
+    theirs = other.login()["session_id"]
+    assert_absent(
+        [
+            without_id(api.call("DELETE", f"/auth/sessions/{name}", token=tenant.app_token))
+            for name in (theirs, "000-AAAAAAAAAAAAAAAAAAAAAA", "x")
+        ]
+    )
 
 
 def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant) -> None:

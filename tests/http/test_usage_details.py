@@ -93,7 +93,7 @@ def stored_receipt(place: Place, tenant: Tenant, request_id: str) -> dict[str, A
 
 
 def post(tenant: Tenant, record: Any, path: str = "usage") -> Any:
-    reply = tenant.api.call("POST", f"{tenant.app}/{path}", record, token=tenant.app_token)
+    reply = tenant.ask("POST", f"{path}", record)
     assert reply.status in (202, 207), reply.data
     return reply.json
 
@@ -109,12 +109,7 @@ def test_tags_and_region_are_kept_with_the_receipt(tenant: Tenant, place: Place)
     assert (receipt["tags"], receipt["calling_region"]) == (tags, "eu-central-1")
     assert (first["status"], second["status"]) == ("accepted", "duplicate")
     assert second["cost_usd_micros"] == first["cost_usd_micros"]
-    other = tenant.api.call(
-        "POST",
-        f"{tenant.app}/usage",
-        {**record, "tags": {**tags, "team": "ads"}},
-        token=tenant.app_token,
-    )
+    other = tenant.record({**record, "tags": {**tags, "team": "ads"}})
     assert (other.status, other.code) == (409, "REQUEST_ID_REUSED")
     assert stored_receipt(place, tenant, record["request_id"])["tags"] == tags
 
@@ -140,7 +135,7 @@ def test_the_largest_tags_are_kept(tenant: Tenant, place: Place) -> None:
 )
 def test_tags_beyond_the_bounds_are_refused(tenant: Tenant, tags: Any, field: str) -> None:
     record = usage(tags=tags)
-    reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    reply = tenant.record(record)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert field in reply.data.decode()
     assert post(tenant, {**record, "tags": {}})["status"] == "accepted"
@@ -188,14 +183,14 @@ def test_a_batch_marks_the_records_that_it_estimates(tenant: Tenant) -> None:
 @pytest.mark.parametrize("tier", ["", "a" * 33, "two words", "sn\N{SNOWMAN}w", "a\nb"])
 def test_what_can_not_be_a_tier_is_refused(tenant: Tenant, tier: str) -> None:
     record = usage(service_tier=tier)
-    reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    reply = tenant.record(record)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert "service_tier" in reply.data.decode()
 
 
 def test_batch_with_a_tier_is_a_contradiction(tenant: Tenant) -> None:
     record = usage(service_tier="priority", batch=True)
-    reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
+    reply = tenant.record(record)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
 
 
@@ -228,11 +223,9 @@ def test_a_free_model_costs_nothing(tenant: Tenant) -> None:
 
 def test_the_burn_down_factor_is_told(tenant: Tenant) -> None:
     """Where a client learns which model to call, and where it takes from the label's buckets."""
-    selected = tenant.api.call("GET", f"{tenant.app}/model-selection", token=tenant.app_token)
+    selected = tenant.select()
     assert selected.json["recommended_model"]["burn_down_factor_permille"] == 5000
     for label, factor in (("premium", 5000), ("standard", 1000)):
         body = {"resource": label, "consume": {"rpm": 1}}
-        taken = tenant.api.call(
-            "POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token
-        )
+        taken = tenant.ask("POST", "limits/acquire", body)
         assert taken.json["burn_down_factor_permille"] == factor

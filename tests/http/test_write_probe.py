@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from hanging_proxy import hanging_proxy
-from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
+from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant
 from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http.health import HANGS, MEMORY_MS
@@ -40,11 +40,11 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (min(sizes) // 4_096 * 4_096, most))
         until(lambda: ready(api).status == 503)
         assert ready(api).json["reason"]
-        refused = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        refused = tenant.record()
         assert refused.status == 503
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
         until(lambda: ready(api).status == 200)
-        sent = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        sent = tenant.record()
         assert sent.status == 202
 
 
@@ -97,12 +97,12 @@ def test_a_file_that_gets_damaged_is_told_and_refused(tmp_path: Path) -> None:
         other.pragma("schema_version")
         other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         other.close()
-        sent = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        sent = tenant.record()
         assert sent.status == 202
         damage(tmp_path / "store.db")
         until(lambda: ready(api).status == 503)
         until(lambda: "damaged" in ready(api).json["reason"])
-        refused = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        refused = tenant.record()
         assert (refused.status, refused.code) == (503, "STORE_DAMAGED")
         assert server.output().count("store_unusable") == 1
 
@@ -112,7 +112,7 @@ def test_a_service_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         api = tenant.api
-        api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        tenant.record()
         assert ready(api).status == 200
     damage(tmp_path / "store.db")
     with (
