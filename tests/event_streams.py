@@ -16,11 +16,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from http_fixtures import KEY, METRICS_TOKEN, ORG
+from http_fixtures import KEY, METRICS_TOKEN, ORG, store_url
 from in_loop_service import Reply, Service, serving
 from minting import minted
 from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.settings import Settings, SqliteLocation, parse_store_location
+from pricekeeper.settings import Settings, parse_store_location
 
 STEP_MS = 100
 ENDING_SECS = 3
@@ -199,6 +199,18 @@ class Fleet:
     ) -> Reply:
         return await self.services[at].call(method, path, body, **how)
 
+    async def pages(self, path: str, name: str, **how: Any) -> list[dict[str, Any]]:
+        """All rows of a list, page after page."""
+        rows: list[dict[str, Any]] = []
+        after = ""
+        while True:
+            reply = await self.call("GET", path + after, **how)
+            assert reply.status == 200, reply.json
+            rows += reply.json[name]
+            if "next" not in reply.json:
+                return rows
+            after = f"{'&' if '?' in path else '?'}after={reply.json['next']}"
+
 
 async def _let_work() -> None:
     for _ in range(20):
@@ -207,15 +219,11 @@ async def _let_work() -> None:
 
 
 def settings_for(
-    request: pytest.FixtureRequest, store: str, folder: Path, prefix: str, **changes: Any
+    request: pytest.FixtureRequest, store: str, folder: Path, **changes: Any
 ) -> Settings:
     """Settings of a service on that kind of store."""
-    location: Any = SqliteLocation(f"{folder}/store.db")
-    if store != "sqlite-file":
-        endpoint = request.getfixturevalue(store.replace("-", "_"))
-        location = parse_store_location(f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}")
     settings = Settings(
-        location,
+        parse_store_location(store_url(request, store, folder)),
         data_dir=folder,
         provisioning_key=KEY,
         metrics_token=METRICS_TOKEN,
@@ -233,3 +241,10 @@ async def running_fleet(settings: Settings, count: int = 2) -> AsyncIterator[Fle
     async with AsyncExitStack() as stack:
         services = [await stack.enter_async_context(serving(settings, clock)) for _ in range(count)]
         yield Fleet(services, clock)
+
+
+@pytest.fixture(params=["sqlite-file", "dynoxide"])
+async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Two services on each store."""
+    async with running_fleet(settings_for(request, request.param, tmp_path)) as running:
+        yield running

@@ -1,7 +1,6 @@
 """A real service on a clock that the test moves, and an aggregator that runs on command."""
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
+from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, store_url, usage
 from minting import minted
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Aggregator
@@ -57,7 +56,7 @@ class World:
         self.clock.at_ms = at_ms
         for tenant in self.tenants:
             tenant.org_token = tenant.login(f"org-{tenant.org_id}")["access_token"]
-            tenant.app_token = tenant.login(tenant.client_id)["access_token"]
+            tenant.app_token = tenant.login()["access_token"]
 
     def tenant(self, **changes: Any) -> Tenant:
         """A new organisation with the app ``web``, and tokens of both."""
@@ -137,14 +136,16 @@ def moment_at(hours: int) -> str:
 @contextmanager
 def running_world(request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
     """A service on the store that the test's parameter names."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_DATA_DIR": str(folder)}
-    environment["PRICEKEEPER_STORE"] = f"sqlite:///{folder}/store.db"
-    if request.param == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        prefix = f"spend-{uuid.uuid4().hex[:8]}-"
-        environment["PRICEKEEPER_STORE"] = (
-            f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
-        )
+    places = {"DATA_DIR": str(folder), "STORE": store_url(request, request.param, folder)}
+    environment = ENVIRONMENT | {f"PRICEKEEPER_{name}": where for name, where in places.items()}
     clock, settings = MovedClock(), read_settings(environment)
     with running_service(settings, clock) as url:
         yield World(Api(url), clock, settings)
+
+
+@pytest.fixture(scope="module", params=STORES)
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    with running_world(request, tmp_path_factory.mktemp("world")) as running:
+        yield running

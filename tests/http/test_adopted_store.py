@@ -18,12 +18,12 @@ import pytest
 
 import stored_items as written
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
-from http_fixtures import Api, usage
+from http_fixtures import FORCED, Api, Tenant, usage
 from pricekeeper.adoption import Adopter, Adoption
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import ConflictError, NotFoundError, UnreadableItemError
 from pricekeeper.metering import AggregationReport, Aggregator
-from pricekeeper.pricing import load_catalogue
+from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import Item, Put, Store, Update, Write, open_store
 from pricekeeper.values import OrgId
@@ -98,14 +98,8 @@ class Imported:
             await store.close()
 
     def login(self, client_id: str) -> Any:
-        body = {
-            "grant_type": "client_credentials",
-            "client_id": client_id,
-            "client_secret": SECRET,
-        }
-        granted = self.api.call("POST", "/auth/token", body)
-        assert granted.status == 200, granted.data
-        return granted.json
+        tenant = Tenant(self.api, self.org_id, secrets={client_id: SECRET})
+        return tenant.login(client_id)
 
     def get(self, path: str) -> Any:
         reply = self.api.call("GET", path, token=self.token)
@@ -166,7 +160,7 @@ def imported(api: Api, location: str, source: str) -> Imported:
 def test_config_is_read_with_its_inheritance(imported: Imported) -> None:
     """An organisation and an app, by themselves and in lists, and settings can be replaced."""
     assert imported.adopt().clients_added == 2
-    listed = imported.api.provision("GET", "/api/v1/orgs").json["orgs"]
+    listed = imported.api.pages("/api/v1/orgs", "orgs")
     assert imported.org_id in [one["org_id"] for one in listed]
     org = imported.api.provision("GET", imported.org).json["configuration"]
     assert org["quotas"] == {"premium": 10_000_000, "standard": 5_000_000, "economy": 2_000_000}
@@ -175,13 +169,8 @@ def test_config_is_read_with_its_inheritance(imported: Imported) -> None:
     assert "refresh_interval_normal_secs" in app["inherited_fields"]
     apps = imported.api.provision("GET", f"{imported.org}/apps").json["apps"]
     assert [one["app_id"] for one in apps] == [APP]
-    body = {
-        "org_name": "renamed",
-        "timezone": "UTC",
-        "quota_scope": "APP",
-        "model_ordering": ["premium"],
-        "quotas": {"premium": 1},
-    }
+    body: dict[str, Any] = {"org_name": "renamed", "timezone": "UTC", "quota_scope": "APP"}
+    body |= {"model_ordering": ["premium"], "quotas": {"premium": 1}}
     assert imported.api.provision("PUT", imported.org, body).json["status"] == "updated"
     assert imported.adopt().clients_added == 0
     org = imported.api.provision("GET", imported.org).json
@@ -198,26 +187,26 @@ def test_logins_sessions_and_limits(imported: Imported) -> None:
 
 
 def test_a_total_alone_is_what_was_spent(imported: Imported) -> None:
-    """In micro-dollars, once; for selection, whether it sums or not, and for aggregates."""
-    adoption = imported.adopt(written.daily_total(imported.scope, "premium", written.today()))
+    """In micro-dollars, once; for selection, whether it sums or not, and for aggregates.
+
+    At fifty of fifty dollars the next model is recommended.
+    """
+    day = written.today()
+    adoption = imported.adopt(
+        written.daily_total(imported.scope, "premium", day, cost_usd_micros=50_000_000)
+    )
     assert (adoption.accounts, adoption.accounts_changed) == (1, 1)
-    assert adoption.cost_usd_picos == 9_500_000_000_000
-    for query in ("", "?force_check=true"):
-        spent = imported.select(query)["quota_status"]["models_status"]["premium"]
-        assert spent["spend_usd_micros"] == 9_500_000
+    assert adoption.cost_usd_picos == 50_000_000_000_000
+    for query in ("", FORCED):
+        answer = imported.select(query)
+        spent = answer["quota_status"]["models_status"]["premium"]
+        assert spent["spend_usd_micros"] == 50_000_000
+        assert answer["recommended_model"]["label"] == "standard"
+        assert answer["recommended_model"]["reason"] in ("QUOTA_EXCEEDED", "STICKY_FALLBACK")
     today = imported.get(f"{imported.app}/aggregates/today")
-    assert today["models"]["premium"]["cost_usd_micros"] == 9_500_000
+    assert today["models"]["premium"]["cost_usd_micros"] == 50_000_000
     assert today["models"]["premium"]["requests"] == 342
     assert imported.aggregate().failed == 0
-
-
-def test_a_spent_total_ends_the_model(imported: Imported) -> None:
-    """Fifty of fifty dollars: the next one is recommended."""
-    day = written.today()
-    imported.adopt(written.daily_total(imported.scope, "premium", day, cost_usd_micros=50_000_000))
-    answer = imported.select()
-    assert answer["recommended_model"]["label"] == "standard"
-    assert answer["recommended_model"]["reason"] == "QUOTA_EXCEEDED"
 
 
 def test_nothing_is_counted_twice(imported: Imported) -> None:
@@ -234,7 +223,7 @@ def test_nothing_is_counted_twice(imported: Imported) -> None:
         report = imported.aggregate()
         assert (report.failed, report.unreadable) == (0, 0)
         assert imported.adopt().accounts_changed == 0
-        forced = imported.select("?force_check=true")["quota_status"]["models_status"]["premium"]
+        forced = imported.select(FORCED)["quota_status"]["models_status"]["premium"]
         assert forced["spend_usd_micros"] == spent
         premium = imported.get(f"{imported.app}/aggregates/today")["models"]["premium"]
         assert (premium["cost_usd_micros"], premium["requests"]) == (spent, 8 * 42 + 1)
@@ -274,31 +263,24 @@ def test_an_adoption_that_is_killed_is_completed_by_the_next(imported: Imported)
 def test_a_fallback_holds(imported: Imported) -> None:
     fallback = written.sticky_state(imported.scope, written.today())
     assert imported.adopt(fallback).sticky_added == 1
-    answer = imported.select()
-    assert answer["recommended_model"]["label"] == "standard"
-    assert answer["recommended_model"]["reason"] == "STICKY_FALLBACK"
+    answer = imported.select()["recommended_model"]
+    assert (answer["label"], answer["reason"]) == ("standard", "STICKY_FALLBACK")
 
 
 def test_an_override_of_the_document_holds_and_can_be_cleared(imported: Imported) -> None:
     """Its reason makes it one; also back to a model whose quota is spent."""
     day = written.today()
+    override = {"active_model_label": "premium", "active_model_index": 0}
+    override |= {"previous_model_label": "standard", "reason": "MANUAL_OVERRIDE"}
     imported.adopt(
         written.daily_total(imported.scope, "premium", day, cost_usd_micros=60_000_000),
-        written.sticky_state(
-            imported.scope,
-            day,
-            active_model_label="premium",
-            active_model_index=0,
-            previous_model_label="standard",
-            reason="MANUAL_OVERRIDE",
-        ),
+        written.sticky_state(imported.scope, day, **override),
     )
     answer = imported.select()["recommended_model"]
     assert (answer["label"], answer["reason"]) == ("premium", "MANUAL_OVERRIDE")
-    cleared = imported.api.provision("DELETE", f"{imported.app}/model-override")
-    assert cleared.status == 204
+    assert imported.api.provision("DELETE", f"{imported.app}/model-override").status == 204
     assert imported.adopt().sticky_added == 0, "a cleared override stays cleared"
-    answer = imported.select("?force_check=true")["recommended_model"]
+    answer = imported.select(FORCED)["recommended_model"]
     assert (answer["label"], answer["reason"]) == ("standard", "QUOTA_EXCEEDED")
 
 
@@ -319,34 +301,20 @@ def test_what_is_no_store_of_the_document_is_refused(imported: Imported) -> None
 
 
 def test_a_price_of_the_document_is_in_force(imported: Imported) -> None:
+    """The price that was just read is remembered for a minute, so another process is asked."""
     imported.adopt()
     model_id = imported.select()["recommended_model"]["bedrock_model_id"]
-    written.write_items(
-        imported.location,
-        written.price(
-            model_id,
-            datetime.now(UTC).date().isoformat(),
-            input_price_usd_micros_per_1m=77_000_000,
-        ),
-    )
-    # The price that was just read is remembered for a minute, so another process is asked.
-    assert written.on_store(imported.location, _prices_of(model_id)) == 77_000_000
-
-
-def _prices_of(model_id: str) -> Any:
-    from pricekeeper.pricing import PriceBook  # noqa: PLC0415
+    today = datetime.now(UTC).date()
+    price = written.price(model_id, today.isoformat(), input_price_usd_micros_per_1m=77_000_000)
+    written.write_items(imported.location, price)
 
     async def read(store: Store) -> Any:
         catalogue = load_catalogue(None)
-        model = next(
-            model
-            for model in map(catalogue.model, catalogue.labels)
-            if model.bedrock_model_id == model_id
-        )
+        models = {model.bedrock_model_id: model for model in map(catalogue.model, catalogue.labels)}
         book = PriceBook(store, SystemClock(), catalogue)
-        return (await book.find_prices(model, datetime.now(UTC).date())).table.default.input
+        return (await book.find_prices(models[model_id], today)).table.default.input
 
-    return read
+    assert written.on_store(imported.location, read) == 77_000_000
 
 
 def test_a_revoked_token_counts_no_more(imported: Imported) -> None:
@@ -372,8 +340,6 @@ def test_a_retrieval_token_that_the_client_does_not_name_claims_nothing(
         written.write_items(imported.location, made)
     claimed = imported.api.call("POST", "/api/v1/credentials/claim", {"token": token})
     assert claimed.status == 404
-    rotated = imported.api.provision(
-        "POST", f"{imported.app}/credentials/rotate", {"grace_period_hours": 1}
-    )
-    body = {"token": rotated.json["secret_retrieval"]["token"]}
-    assert imported.api.call("POST", "/api/v1/credentials/claim", body).status == 200
+    rotate = f"{imported.app}/credentials/rotate"
+    rotated = imported.api.provision("POST", rotate, {"grace_period_hours": 1})
+    assert imported.api.claim(rotated).status == 200

@@ -1,7 +1,6 @@
 """All budgets: each once, as its client sees it, for all who may see it."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,21 +8,15 @@ import pytest
 from http_fixtures import KEY, Tenant, usage
 from minting import minted
 from pricekeeper.usecases import budgets
-from spend_world import STORES, World, running_world
+from spend_world import World, world
+
+__all__ = ["world"]
 
 MONTHLY = {"name": "all", "window": "MONTH", "limit_usd_micros": 9_000_000}
 HOURLY = {"name": "own", "window": "HOUR", "limit_usd_micros": 50_000, "enforcement": "SOFT"}
 BY_TEAM = {"name": "team", "window": "DAY", "limit_usd_micros": 70_000, "per_tag": "team"}
 PATH = "/api/v1/budgets"
 SOME_ORG = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
-
-
-@pytest.fixture(scope="module", params=STORES)
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with running_world(request, tmp_path_factory.mktemp("budgets")) as running:
-        yield running
 
 
 def make_tenant(world: World, **changes: Any) -> Tenant:
@@ -48,14 +41,7 @@ def tenants(world: World) -> list[Tenant]:
 
 
 def read_all(world: World, **how: Any) -> list[dict[str, Any]]:
-    """Every page, one after the other."""
-    rows, after = [], ""
-    while True:
-        page = world.read(f"{PATH}{after}", **how)
-        rows += page["budgets"]
-        if "next" not in page:
-            return rows
-        after = f"?after={page['next']}"
+    return world.api.pages(PATH, "budgets", **how)
 
 
 def whose(row: dict[str, Any]) -> tuple[str, str | None, str]:

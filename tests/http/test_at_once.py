@@ -9,32 +9,30 @@ import json
 import logging
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
-from uvicorn.protocols.http.flow_control import FlowControl
 
-from http_fixtures import METRICS_TOKEN, usage
+from exchanges import Written, exchange
+from http_fixtures import usage
 from in_loop_service import Service, register, serving
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.bootstrap import services
-from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.answering import CALLER_LEFT, RequestAtOnce
-from pricekeeper.http.connections import Connections
-from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
 from pricekeeper.http.protocol import ProblemProtocol
 from pricekeeper.settings import Settings, StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.usecases import runtime as cases
+from served import settings_in
 
 PATIENCE_SECS = 20
 
@@ -110,14 +108,7 @@ class World:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return replace(
-        demo_settings(tmp_path),
-        metrics_token=METRICS_TOKEN,
-        aggregator_interval_secs=0,
-        api_limits_per_minute={},
-        request_deadline_ms=1_000,
-        log_level="info",
-    )
+    return settings_in(tmp_path, request_deadline_ms=1_000, log_level="info")
 
 
 @pytest.fixture
@@ -155,9 +146,12 @@ def requests() -> set[asyncio.Task[Any]]:
     return {one for one in asyncio.all_tasks() if "run_asgi" in repr(one.get_coro())}
 
 
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
 def logged(capsys: pytest.CaptureFixture[str], event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    return [line for line in lines if line["event"] == event]
+    return [line for line in written(capsys) if line["event"] == event]
 
 
 async def test_no_task_waits_for_the_commit(
@@ -189,8 +183,7 @@ async def test_a_record_counts_if_its_peer_has_left(
     held.let_go.set()
     again = await world.service.call("POST", f"{world.path}/usage", record, token=world.token)
     assert (again.status, again.json["status"]) == (202, "duplicate")
-    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert {line["event"] for line in written} == {"request"}
+    assert {line["event"] for line in written(capsys)} == {"request"}
 
 
 async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
@@ -242,9 +235,8 @@ async def test_a_commit_that_fails_is_told(
     assert (status, body["code"], body["request_id"]) == (503, "STORE_UNAVAILABLE", "mine")
     assert "retry-after" in headers
     await asyncio.sleep(0)
-    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["status"] for line in written if line["event"] == "request"] == [503]
-    assert [line["request_id"] for line in written if line["event"] == "problem"] == ["mine"]
+    lines = {line["event"]: line for line in written(capsys)}
+    assert (lines["request"]["status"], lines["problem"]["request_id"]) == (503, "mine")
 
 
 @pytest.mark.parametrize(
@@ -270,9 +262,8 @@ async def test_a_bug_is_told_as_one(
     assert (status, body["code"], headers["x-request-id"]) == (500, "INTERNAL", "mine")
     assert "secret" not in body["detail"]
     await asyncio.sleep(0)
-    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["status"] for line in written if line["event"] == "request"] == [500]
-    assert [line["request_id"] for line in written if line["event"] == "unhandled"] == ["mine"]
+    lines = {line["event"]: line for line in written(capsys)}
+    assert (lines["request"]["status"], lines["unhandled"]["request_id"]) == (500, "mine")
 
 
 async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
@@ -362,41 +353,20 @@ async def test_a_service_that_stops_waits_for_a_handler_whose_peer_has_left(
     assert [line["status"] for line in lines] == [201]
 
 
-class Transport(asyncio.Transport):
-    """A transport that remembers writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-
-    def write(self, data: Any) -> None:
-        self.writes.append(bytes(data))
-
-
-def _ignore() -> None:
-    """Called after each answer."""
-
-
 @dataclass
 class Begun:
     """A begun request on a transport without a peer."""
 
-    transport: Transport = field(default_factory=Transport)
+    transport: Written = field(default_factory=Written)
     noted: list[tuple[str, int]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.flow = FlowControl(self.transport)
-        deadlines = Deadlines(60_000)
-        scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: deadlines}}
-        logger = logging.getLogger("t")
-        one = Exchange(
-            scope, self.transport, self.flow, logger, [], _ignore, self.tasks,
-            connections=Connections(1, 1), offer_place=lambda: None, keep_alive=True,
-        )  # fmt: skip
-        request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
+        state = {DEADLINES: Deadlines(60_000)}
+        self.exchange = exchange(self.transport, "POST", tasks=self.tasks, state=state)
+        request = SimpleNamespace(scope=self.exchange.scope, exchange=self.exchange, deadline=None)
         call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
-        self.reply = RequestAtOnce(one, call, "/usage", 0, self._note)
+        self.reply = RequestAtOnce(self.exchange, call, "/usage", 0, self._note)
 
     def _note(self, _: Any, route: str, status: int, __: int) -> None:
         self.noted.append((route, status))
@@ -405,12 +375,12 @@ class Begun:
 async def test_a_reader_that_is_slow_is_waited_for() -> None:
     """Its answer is written once, when it reads, and then noted."""
     begun = Begun()
-    begun.flow.pause_writing()
+    begun.exchange.flow.pause_writing()
     begun.reply.send(Answer(202, {"fine": True}))
     begun.reply.send(Answer(202, {"fine": False}))
     await asyncio.sleep(0)
     assert (begun.transport.writes, begun.noted) == ([], [])
-    begun.flow.resume_writing()
+    begun.exchange.flow.resume_writing()
     for _ in range(3):
         await asyncio.sleep(0)
     assert len(begun.transport.writes) == 1

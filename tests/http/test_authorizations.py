@@ -406,7 +406,8 @@ def test_a_reason_that_is_none_or_has_a_secret_in_it_is_refused(shop: Shop) -> N
         refused = shop.void(authorization_id, {"reason": reason})
         assert refused.code == "INVALID_REQUEST"
         assert [one["field"] for one in refused.json["errors"]] == ["reason"]
-    for body in ({"why": "x"}, []):
+    bodies: tuple[Any, ...] = ({"why": "x"}, [])
+    for body in bodies:
         assert shop.void(authorization_id, body).code == "INVALID_REQUEST"
     assert shop.show(authorization_id)["status"] == "open"
 
@@ -766,8 +767,8 @@ async def test_what_nobody_settles_is_charged_until_it_is(tmp_path: Path) -> Non
         async def ask(method: str, rest: str, body: Any = None) -> Any:
             return (await service.call(method, f"{account.path}/{rest}", body, token=token)).json
 
-        body = {"model": "premium", "input_tokens": INPUT, "max_output_tokens": OUTPUT}
-        body |= {"hold_secs": 10}
+        body: dict[str, Any] = {"model": "premium", "input_tokens": INPUT}
+        body |= {"max_output_tokens": OUTPUT, "hold_secs": 10}
         granted = await ask("POST", "authorizations", body)
         authorization_id = granted["authorization_id"]
         await pass_time(clock, 13_000, 1_000)

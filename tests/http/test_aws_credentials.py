@@ -13,7 +13,7 @@ from botocore.credentials import ContainerProvider, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 from botocore.utils import ContainerMetadataFetcher
 
-from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
+from http_fixtures import Api, Reply, Tenant
 from pricekeeper.bootstrap.secrets import KEY_FILE
 from pricekeeper.clock import SystemClock
 from pricekeeper.http.openapi import openapi
@@ -23,7 +23,7 @@ from pricekeeper.tokens import Keys
 from pricekeeper.tokens.aws_credentials import find_secret_access_key
 from pricekeeper.wire.operation import Access
 from scraping import scrape
-from serving import Server, running_server
+from served import served
 from tenant_matrix import BODIES, path_of, without_id
 
 PATH = "/auth/aws-credentials"
@@ -39,14 +39,9 @@ OF_CLIENTS = [
 ]
 
 
-def basic(client_id: str, secret: str) -> str:
-    return f"Basic {base64.b64encode(f'{client_id}:{secret}'.encode()).decode()}"
-
-
 def fetch(tenant: Tenant, client_id: str = "", secret: str = "") -> Reply:
-    client_id = client_id or tenant.client_id
-    header = basic(client_id, secret or tenant.secrets[client_id])
-    return tenant.api.call("GET", PATH, headers={"authorization": header})
+    headers = tenant.basic(secret, client_id=client_id)
+    return tenant.api.call("GET", PATH, headers=headers)
 
 
 def token_of(tenant: Tenant, client_id: str = "") -> str:
@@ -57,10 +52,7 @@ def token_of(tenant: Tenant, client_id: str = "") -> str:
 
 
 def sessions(tenant: Tenant, token: str) -> list[dict[str, object]]:
-    listed: list[dict[str, object]] = tenant.api.call("GET", "/auth/sessions", token=token).json[
-        "sessions"
-    ]
-    return listed
+    return tenant.api.pages("/auth/sessions", "sessions", token=token)
 
 
 def test_the_answer_is_what_a_container_endpoint_gives(tenant: Tenant) -> None:
@@ -97,28 +89,25 @@ def test_an_apps_token_is_confined_to_the_app(api: Api, tenant: Tenant, other: T
     assert api.call("GET", f"{other.app}/limits", token=token).status == 404
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        lambda tenant: basic(tenant.client_id, "pks_wrong"),
-        lambda tenant: basic(tenant.client_id, ""),
-        lambda tenant: basic(f"org-{uuid.uuid4()}", tenant.secrets[tenant.client_id]),
-        lambda tenant: basic(f"org-{tenant.org_id}", tenant.secrets[tenant.client_id]),
-        lambda _: basic("unknown", "nothing"),
-        lambda _: "Basic not-base64!",
-        lambda _: f"Basic {base64.b64encode(b'no colon').decode()}",
-    ],
-)
-def test_a_wrong_secret_is_refused_as_a_login_is(
-    tenant: Tenant, header: Callable[[Tenant], str]
-) -> None:
+def test_a_wrong_secret_is_refused_as_a_login_is(tenant: Tenant) -> None:
     """The same status, challenge and OAuth body, to the byte."""
-    headers = {"authorization": header(tenant)}
-    refused = tenant.api.call("GET", PATH, headers=headers)
-    login = tenant.api.call("POST", "/auth/token", GRANT, headers=headers)
-    assert without_id(refused) == without_id(login)
-    assert (refused.status, refused.json["error"]) == (401, "invalid_client")
-    assert refused.headers["www-authenticate"] == BASIC
+    secret = tenant.secrets[tenant.client_id]
+    for wrong in (
+        tenant.basic("pks_wrong"),
+        tenant.basic(secret, client_id=f"org-{uuid.uuid4()}"),
+        tenant.basic(secret, client_id=f"org-{tenant.org_id}"),
+        tenant.basic("nothing", client_id="unknown"),
+        {"authorization": "Basic not-base64!"},
+        *(
+            {"authorization": f"Basic {base64.b64encode(text).decode()}"}
+            for text in (b"no colon", f"{tenant.client_id}:".encode())
+        ),
+    ):
+        refused = tenant.api.call("GET", PATH, headers=wrong)
+        login = tenant.api.call("POST", "/auth/token", GRANT, headers=wrong)
+        assert without_id(refused) == without_id(login)
+        assert (refused.status, refused.json["error"]) == (401, "invalid_client")
+        assert refused.headers["www-authenticate"] == BASIC
 
 
 def test_nothing_but_a_secret_by_basic_counts(tenant: Tenant) -> None:
@@ -185,11 +174,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def narrow(folder: Path) -> Iterator[Server]:
+def narrow(folder: Path) -> Iterator[Api]:
     """A server with few logins a minute, and few failures."""
-    environment = {**ENVIRONMENT, LIMITS: "token=6,failures=4"}
-    with running_server(folder, environment=environment) as running:
-        yield running
+    with served(folder, {LIMITS: "token=6,failures=4"}) as api:
+        yield api
 
 
 def until_refused(attempt: Callable[[], Reply], attempts_max: int = 20) -> Reply:
@@ -200,44 +188,40 @@ def until_refused(attempt: Callable[[], Reply], attempts_max: int = 20) -> Reply
     raise AssertionError("it was never too often")
 
 
-def test_it_counts_as_a_login(narrow: Server) -> None:
-    tenant = Tenant(Api(narrow.url)).register()
+def test_it_counts_as_a_login(narrow: Api) -> None:
+    tenant = Tenant(narrow).register()
     refused = until_refused(lambda: fetch(tenant))
     assert refused.json["error"] == "temporarily_unavailable"
     assert int(refused.headers["retry-after"]) > 0
     assert refused.headers["ratelimit-limit"] == "6"
-    body = {**GRANT, "client_id": tenant.client_id}
-    secret = tenant.secrets[tenant.client_id]
-    login = tenant.api.call("POST", "/auth/token", {**body, "client_secret": secret})
+    login = tenant.try_login()
     assert (login.status, login.json["error"]) == (429, "temporarily_unavailable")
-    neighbour = Tenant(tenant.api).register()
-    assert fetch(neighbour).status == 200
+    assert fetch(Tenant(narrow).register()).status == 200
 
 
-def test_guesses_bar_the_address_as_guesses_at_a_login_do(narrow: Server) -> None:
+def test_guesses_bar_the_address_as_guesses_at_a_login_do(narrow: Api) -> None:
     """Coming without credentials is none; a right secret gets in all the same."""
-    tenant = Tenant(Api(narrow.url)).register()
+    tenant = Tenant(narrow).register()
     for _ in range(20):
-        assert tenant.api.call("GET", PATH).status == 401
+        assert narrow.call("GET", PATH).status == 401
     until_refused(lambda: fetch(tenant, secret="pks_guess"))
-    guess = {**GRANT, "client_id": tenant.client_id, "client_secret": "pks_guess"}
-    assert tenant.api.call("POST", "/auth/token", guess).status == 429
+    assert tenant.try_login("pks_guess").status == 429
     assert fetch(tenant, f"org-{tenant.org_id}").status == 200
 
 
-def test_the_secret_comes_back_from_the_key_file_alone(narrow: Server, folder: Path) -> None:
+def test_the_secret_comes_back_from_the_key_file_alone(narrow: Api, folder: Path) -> None:
     """So it survives a restart, and every instance that has the file can make it."""
-    tenant = Tenant(Api(narrow.url)).register()
+    tenant = Tenant(narrow).register()
     made = fetch(tenant).json
     keys = Keys.in_file(folder / "data" / KEY_FILE, SystemClock())
     assert find_secret_access_key(made["Token"], keys) == made["SecretAccessKey"]
 
 
-def provider(api: Api, client_id: str, secret: str) -> ContainerProvider:
+def provider(tenant: Tenant, secret: str = "") -> ContainerProvider:
     """Botocore's own, as the environment of a process configures it."""
     environment = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{api.url}{PATH}",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN": basic(client_id, secret),
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{tenant.api.url}{PATH}",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": tenant.basic(secret)["authorization"],
     }
     fetcher: Any = ContainerMetadataFetcher(sleep=lambda _: None)
     return ContainerProvider(environ=environment, fetcher=fetcher)
@@ -247,7 +231,7 @@ def test_botocore_fetches_them_by_two_environment_variables(api: Api) -> None:
     """Once for many calls; what it would send as its session token is an access token."""
     tenant = Tenant(api).register()
     before = scrape(api)[ISSUED]
-    loaded = provider(api, tenant.client_id, tenant.secrets[tenant.client_id]).load()
+    loaded = provider(tenant).load()
     assert isinstance(loaded, RefreshableCredentials)
     frozen = [loaded.get_frozen_credentials() for _ in range(20)]
     assert scrape(api)[ISSUED] == before + 1
@@ -258,9 +242,9 @@ def test_botocore_fetches_them_by_two_environment_variables(api: Api) -> None:
     assert api.call("GET", path, token=frozen[0].token).status == 200
 
 
-def test_botocore_is_told_that_a_secret_is_wrong(api: Api, tenant: Tenant) -> None:
+def test_botocore_is_told_that_a_secret_is_wrong(tenant: Tenant) -> None:
     """It asks three times, and raises; what it says has no secret in it."""
     wrong = tenant.secrets[f"org-{tenant.org_id}"]
     with pytest.raises(CredentialRetrievalError, match="non 200 response 401") as refused:
-        provider(api, tenant.client_id, wrong).load()
+        provider(tenant, wrong).load()
     assert wrong not in str(refused.value)

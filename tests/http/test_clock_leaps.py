@@ -5,19 +5,17 @@ Over a real socket, on both stores. The test sets the wall time of the service's
 
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_fixtures import METRICS_TOKEN, ORG, usage
+from http_fixtures import METRICS_TOKEN, ORG, dynamodb_url, store_url, usage
 from in_loop_service import Account, Service, pass_time, register, serving
-from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import STEADY_MS, ManualClock, SystemClock, TrustedClock
-from pricekeeper.settings import Settings, parse_store_location
+from pricekeeper.settings import Settings
 from scraping import read_samples
+from served import settings_in
 from slowness import slow
 
 HOUR_MS = 3_600_000
@@ -33,14 +31,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["sqlite-file", "dynoxide"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    settings = replace(
-        demo_settings(tmp_path), metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
-    )
-    if request.param == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
-        settings = replace(settings, store=parse_store_location(url))
-    return settings
+    return settings_in(tmp_path, store=store_url(request, request.param, tmp_path))
 
 
 @pytest.fixture
@@ -59,11 +50,6 @@ async def limits_of(service: Service, account: Account, token: str) -> int:
     return (await service.call("GET", f"{account.path}/limits", token=token)).status
 
 
-def again(settings: Settings, clock: ManualClock) -> AbstractAsyncContextManager[Service]:
-    """The service after a restart: everything that it kept in memory is gone."""
-    return serving(settings, clock)
-
-
 async def test_a_revocation_survives_a_day_that_lasted_70_seconds(
     settings: Settings, clock: ManualClock
 ) -> None:
@@ -80,7 +66,7 @@ async def test_a_revocation_survives_a_day_that_lasted_70_seconds(
         assert await limits_of(service, account, kept) == 200  # answers continue
         clock.jump_ms(-DAY_MS)
         assert await limits_of(service, account, token) == 401
-    async with again(settings, clock) as service:
+    async with serving(settings, clock) as service:
         assert await limits_of(service, account, token) == 401
         assert await limits_of(service, account, kept) == 200
 
@@ -105,7 +91,7 @@ async def test_a_receipt_survives_50_hours_that_lasted_70_seconds(
         assert await count(service) == "duplicate"
         clock.jump_ms(-50 * HOUR_MS)
         assert await count(service) == "duplicate"
-    async with again(settings, clock) as service:
+    async with serving(settings, clock) as service:
         assert await count(service) == "duplicate"
 
 
@@ -196,10 +182,7 @@ async def test_an_instance_that_the_store_contradicts_is_not_ready(
     dynoxide: str, tmp_path: Path, clock: ManualClock
 ) -> None:
     """Others have the right time, and can do what it can't; it answers all the same."""
-    url = f"dynamodb://us-east-1?prefix=leap-{uuid.uuid4().hex[:8]}-&endpoint={dynoxide}"
-    settings = replace(
-        demo_settings(tmp_path), store=parse_store_location(url), aggregator_interval_secs=0
-    )
+    settings = settings_in(tmp_path, store=dynamodb_url(dynoxide))
     async with serving(settings, TrustedClock(clock)) as service:
         account = await register(service, str(uuid.uuid4()))
         token = (await log_in(service, account))["access_token"]
@@ -217,7 +200,7 @@ async def test_a_start_behind_the_stores_newest_moment_issues_nothing(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     """A machine that has lost its time, until it has heard it again; tokens still count."""
-    settings = replace(demo_settings(tmp_path), aggregator_interval_secs=0)
+    settings = settings_in(tmp_path)
     async with serving(settings, clock) as service:
         account = await register(service, str(uuid.uuid4()))
         token = (await log_in(service, account))["access_token"]

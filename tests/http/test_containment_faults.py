@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fault_proxy import Fault, FaultProxy
-from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
+from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, dynamodb_url, usage
+from served import served
 from serving import running_server
 from thief import EVERYTHING, NOTHING, claim, thief_of
 
@@ -77,54 +78,56 @@ def void_once(tenant: Tenant, proxy: FaultProxy, fault: Fault) -> None:
     assert (budget["spent_usd_micros"], budget["held_usd_micros"]) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    "faults", [APPLIED[:1], pytest.param(APPLIED[1:], marks=pytest.mark.slow)], ids=len
+)
 @pytest.mark.timeout(300)
 async def test_a_step_whose_reply_the_store_lost_is_done_and_said_so(
-    tmp_path: Path, dynoxide: str
+    tmp_path: Path, dynoxide: str, faults: tuple[Fault, ...]
 ) -> None:
     """It is sent again, recognises itself, and the administrator hears that it was done."""
 
     def contain(proxy: FaultProxy) -> None:
-        prefix = f"contained-{uuid.uuid4().hex[:8]}-"
-        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
-        with running_server(tmp_path, environment=ENVIRONMENT, store=store) as server:
-            tenant = Tenant(Api(server.url)).register()
+        with served(tmp_path, store=dynamodb_url(proxy.endpoint)) as api:
+            tenant = Tenant(api).register()
             budget = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 1_000_000}
-            tenant.api.provision("PUT", tenant.org, {**ORG, "budgets": [budget]})
-            for fault in APPLIED:
+            api.provision("PUT", tenant.org, {**ORG, "budgets": [budget]})
+            for fault in faults:
                 contain_once(tenant, proxy, fault)
-
-    def contain_once(tenant: Tenant, proxy: FaultProxy, fault: Fault) -> None:
-        api, thief = tenant.api, thief_of(tenant, tenant.client_id)
-        selection = f"{tenant.app}/model-selection"
-        for method, rest, body in (
-            ("PUT", "/freeze", WHY),
-            ("DELETE", "/freeze", None),
-            ("DELETE", "/sessions", None),
-            ("POST", "/credentials/revoke", WHY),
-        ):
-            before = proxy.applied("TransactWriteItems")
-            proxy.next("TransactWriteItems", fault)
-            done = api.provision(method, f"{tenant.app}{rest}", body)
-            assert done.status in (200, 204), (fault, rest, done.data)
-            assert proxy.applied("TransactWriteItems") > before
-            assert entries_of(tenant, done) == 1
-            selected = api.call("GET", selection, token=tenant.org_token).status
-            assert selected == (403 if (method, rest) == ("PUT", "/freeze") else 200)
-        assert thief.ways_in() == NOTHING
-        rotate = f"{tenant.app}/credentials/rotate"
-        rotated = api.provision("POST", rotate, {"grace_period_hours": 0})
-        proxy.next("TransactWriteItems", fault)
-        claim(tenant, rotated)
-        assert thief_of(tenant, tenant.client_id).ways_in() == EVERYTHING
-        take = {"resource": "premium", "consume": {"rpm": 10}}
-        acquire, reset = f"{tenant.app}/limits/acquire", f"{tenant.app}/limits/reset"
-        assert api.call("POST", acquire, take, token=tenant.org_token).status == 200
-        proxy.next("TransactWriteItems", fault)
-        done = api.provision("POST", reset, WHY)
-        assert (done.status, done.json["labels"]) == (200, ["premium"])
-        assert entries_of(tenant, done) == 1
-        assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200
-        void_once(tenant, proxy, fault)
+                void_once(tenant, proxy, fault)
 
     async with FaultProxy(dynoxide) as proxy:
         await asyncio.to_thread(contain, proxy)
+
+
+def contain_once(tenant: Tenant, proxy: FaultProxy, fault: Fault) -> None:
+    api, thief = tenant.api, thief_of(tenant, tenant.client_id)
+    selection = f"{tenant.app}/model-selection"
+    for method, rest, body in (
+        ("PUT", "/freeze", WHY),
+        ("DELETE", "/freeze", None),
+        ("DELETE", "/sessions", None),
+        ("POST", "/credentials/revoke", WHY),
+    ):
+        before = proxy.applied("TransactWriteItems")
+        proxy.next("TransactWriteItems", fault)
+        done = api.provision(method, f"{tenant.app}{rest}", body)
+        assert done.status in (200, 204), (fault, rest, done.data)
+        assert proxy.applied("TransactWriteItems") > before
+        assert entries_of(tenant, done) == 1
+        selected = api.call("GET", selection, token=tenant.org_token).status
+        assert selected == (403 if (method, rest) == ("PUT", "/freeze") else 200)
+    assert thief.ways_in() == NOTHING
+    rotate = f"{tenant.app}/credentials/rotate"
+    rotated = api.provision("POST", rotate, {"grace_period_hours": 0})
+    proxy.next("TransactWriteItems", fault)
+    claim(tenant, rotated)
+    assert thief_of(tenant, tenant.client_id).ways_in() == EVERYTHING
+    take = {"resource": "premium", "consume": {"rpm": 10}}
+    acquire, reset = f"{tenant.app}/limits/acquire", f"{tenant.app}/limits/reset"
+    assert api.call("POST", acquire, take, token=tenant.org_token).status == 200
+    proxy.next("TransactWriteItems", fault)
+    done = api.provision("POST", reset, WHY)
+    assert (done.status, done.json["labels"]) == (200, ["premium"])
+    assert entries_of(tenant, done) == 1
+    assert api.provision("POST", f"{tenant.org}/limits/reset", WHY).status == 200

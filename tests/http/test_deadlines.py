@@ -10,23 +10,23 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import apsw
 import pytest
 import uvicorn
 
 from hanging_proxy import HangingProxy, hanging_proxy
-from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Reply, Tenant, usage
-from pricekeeper.cli.demo import demo_settings
+from http_fixtures import FORCED, ORG, Api, Reply, Tenant, dynamodb_url, usage
 from pricekeeper.http.app import make_app
 from pricekeeper.http.metrics_listener import OneWorker
 from pricekeeper.http.server import server_config
-from pricekeeper.settings import Settings, parse_store_location
+from pricekeeper.settings import Settings
 from scraping import scrape, until
+from served import settings_in
 
 DEADLINE_MS = 1_000
 
@@ -58,30 +58,20 @@ class HeldLock:
             self._connection = None
 
 
-class Watched(OneWorker):
-    """A worker whose event loop a test can look at."""
+def tasks_of(worker: OneWorker) -> set[str]:
+    """The names of what is under way on the worker's loop, but for requests."""
+    assert worker.running is not None
+    loop, _ = worker.running
+    counted: list[set[str]] = []
+    done = threading.Event()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop: asyncio.AbstractEventLoop | None = None
+    def look() -> None:
+        counted.append({task.get_name() for task in asyncio.all_tasks(loop)})
+        done.set()
 
-    def show(self, loop: asyncio.AbstractEventLoop | None, metrics: Any) -> None:
-        self.loop = loop
-        super().show(loop, metrics)
-
-    def tasks(self) -> set[str]:
-        """The names of what is under way on that loop, but for requests."""
-        assert self.loop is not None
-        counted: list[set[str]] = []
-        done = threading.Event()
-
-        def look() -> None:
-            counted.append({task.get_name() for task in asyncio.all_tasks(self.loop)})
-            done.set()
-
-        self.loop.call_soon_threadsafe(look)
-        assert done.wait(20)
-        return counted[0]
+    loop.call_soon_threadsafe(look)
+    assert done.wait(20)
+    return counted[0]
 
 
 @dataclass
@@ -91,13 +81,13 @@ class Service:
     api: Api
     tenant: Tenant
     store: Hanging
-    worker: Watched
+    worker: OneWorker
     kind: str
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[tuple[Api, Watched]]:
-    worker = Watched()
+def serving(settings: Settings) -> Iterator[tuple[Api, OneWorker]]:
+    worker = OneWorker()
     server = uvicorn.Server(server_config(make_app(settings, worker=worker)))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
@@ -112,84 +102,43 @@ def serving(settings: Settings) -> Iterator[tuple[Api, Watched]]:
 
 @pytest.fixture(params=["sqlite-file", "dynoxide"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
-    settings = replace(
-        demo_settings(tmp_path),
-        provisioning_key=KEY,
-        metrics_token=METRICS_TOKEN,
-        aggregator_interval_secs=0,
-        api_limits_per_minute={},
-        request_deadline_ms=DEADLINE_MS,
-    )
-    store: HeldLock | HangingProxy = HeldLock(str(tmp_path / "demo.db"))
-    if request.param == "sqlite-file":
-        with serving(settings) as (api, worker):
-            try:
-                yield Service(api, Tenant(api).register(), store, worker, request.param)
-            finally:
-                store.go_on()
-        return
-    with hanging_proxy(request.getfixturevalue("dynoxide")) as store:
-        prefix = f"late-{uuid.uuid4().hex[:8]}-"
-        url = f"dynamodb://us-east-1?prefix={prefix}&endpoint={store.endpoint}"
-        located = replace(settings, store=parse_store_location(url))
-        with serving(located) as (api, worker):
-            try:
-                yield Service(api, Tenant(api).register(), store, worker, request.param)
-            finally:
-                store.go_on()
-
-
-def report(tenant: Tenant, record: dict[str, Any]) -> Reply:
-    return tenant.record(record)
-
-
-def acquire(tenant: Tenant, lease_id: str | None = None) -> Reply:
-    body = {"resource": "premium", "consume": {"rpm": 1}}
-    named = body if lease_id is None else {**body, "lease_id": lease_id}
-    return tenant.ask("POST", "limits/acquire", named)
+    with ExitStack() as opened:
+        store: HeldLock | HangingProxy = HeldLock(str(tmp_path / "store.db"))
+        url = ""
+        if request.param == "dynoxide":
+            store = opened.enter_context(hanging_proxy(request.getfixturevalue("dynoxide")))
+            url = dynamodb_url(store.endpoint)
+        settings = settings_in(tmp_path, store=url, request_deadline_ms=DEADLINE_MS)
+        api, worker = opened.enter_context(serving(settings))
+        opened.callback(store.go_on)
+        yield Service(api, Tenant(api).register(), store, worker, request.param)
 
 
 def spent(tenant: Tenant) -> int:
-    path = f"{tenant.app}/model-selection?force_check=true"
-    reply = tenant.api.call("GET", path, token=tenant.app_token)
-    status = reply.json["quota_status"]["models_status"]["economy"]
+    status = tenant.select(FORCED).json["quota_status"]["models_status"]["economy"]
     return int(status["spend_usd_micros"])
 
 
 def test_every_operation_is_answered_while_the_store_hangs(service: Service) -> None:
     """With 503, when to come back, and whether it may have been applied."""
     tenant, api = service.tenant, service.api
-    assert report(tenant, usage()).status == 202
-    lease = acquire(tenant)
+    assert tenant.record().status == 202
+    lease = tenant.acquire()
     assert lease.status == 200
-    secret = tenant.secrets[tenant.client_id]
-    login = {"client_id": tenant.client_id, "client_secret": secret}
     refresh_token = tenant.login()["refresh_token"]
+    adjust = f"leases/{lease.json['lease_id']}/adjust"
     adjustment = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 1}}
-    leases, token = f"{tenant.app}/leases", tenant.app_token
     calls: dict[str, Callable[[], Reply]] = {
-        "usage": lambda: report(tenant, usage()),
-        "batch": lambda: api.call(
-            "POST", f"{tenant.app}/usage/batch", {"requests": [usage(), usage()]}, token=token
-        ),
-        "acquire": lambda: acquire(tenant),
-        "adjust": lambda: api.call(
-            "POST", f"{leases}/{lease.json['lease_id']}/adjust", adjustment, token=token
-        ),
-        "login": lambda: api.call(
-            "POST", "/auth/token", {"grant_type": "client_credentials", **login}
-        ),
-        "refresh": lambda: api.call(
-            "POST",
-            "/auth/refresh",
-            {"grant_type": "refresh_token", "refresh_token": refresh_token},
-        ),
+        "usage": tenant.record,
+        "batch": lambda: tenant.record_many(usage(), usage()),
+        "acquire": tenant.acquire,
+        "adjust": lambda: tenant.ask("POST", adjust, adjustment),
+        "login": tenant.try_login,
+        "refresh": lambda: api.refresh(refresh_token),
         "provisioning": lambda: api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG),
     }
     if service.kind != "sqlite-file":  # where a held lock does not block reads
-        calls["selection"] = lambda: api.call(
-            "GET", f"{tenant.app}/model-selection?force_check=true", token=token
-        )
+        calls["selection"] = lambda: tenant.select(FORCED)
     service.store.hang()
     with ThreadPoolExecutor(len(calls)) as pool:
         replies = {name: pool.submit(call) for name, call in calls.items()}
@@ -210,26 +159,26 @@ def test_every_operation_is_answered_while_the_store_hangs(service: Service) -> 
 
 def test_what_was_given_up_counts_once_and_leaves_nothing_behind(service: Service) -> None:
     tenant = service.tenant
-    first = report(tenant, usage(model_label="economy"))
+    first = tenant.record(model_label="economy")
     cost = first.json["cost_usd_micros"]
-    until(lambda: "pricekeeper-commit" not in service.worker.tasks())
-    at_rest = service.worker.tasks()
+    until(lambda: "pricekeeper-commit" not in tasks_of(service.worker))
+    at_rest = tasks_of(service.worker)
     records = [usage(model_label="economy") for _ in range(12)]
     service.store.hang()
     with ThreadPoolExecutor(len(records)) as pool:
-        refused = list(pool.map(lambda record: report(tenant, record), records))
+        refused = list(pool.map(tenant.record, records))
         assert {one.json["outcome"] for one in refused} == {"OUTCOME_UNKNOWN"}
         service.store.go_on()
-        until(lambda: report(tenant, records[0]).status == 202)
-        again = list(pool.map(lambda record: report(tenant, record), records))
+        until(lambda: tenant.record(records[0]).status == 202)
+        again = list(pool.map(tenant.record, records))
     assert {one.status for one in again} == {202}
-    assert [report(tenant, record).json["status"] for record in records] == ["duplicate"] * 12
+    assert [tenant.record(record).json["status"] for record in records] == ["duplicate"] * 12
     assert spent(tenant) == 13 * cost
     extra: set[str] = set()
 
     def is_at_rest() -> bool:
         extra.clear()
-        extra.update(name for name in service.worker.tasks() if name.startswith("pricekeeper"))
+        extra.update(name for name in tasks_of(service.worker) if name.startswith("pricekeeper"))
         return extra <= at_rest
 
     until(is_at_rest, lambda: extra - at_rest)
@@ -241,18 +190,18 @@ def test_a_lease_that_was_given_up_is_granted_once_or_given_back(service: Servic
     slow = {"rpm": {"capacity": 10, "refill_amount": 1, "refill_period_ms": 86_400_000}}
     settings = {"app_name": "Web", "rate_limits": {"*": slow}}
     assert tenant.api.provision("PUT", tenant.app, settings).status == 200
-    until(lambda: acquire(tenant, str(uuid.uuid5(uuid.NAMESPACE_DNS, "a"))).status == 200)
+    until(lambda: tenant.acquire(lease_id=str(uuid.uuid5(uuid.NAMESPACE_DNS, "a"))).status == 200)
     lease_id = str(uuid.uuid4())
     service.store.hang()
     with ThreadPoolExecutor(2) as pool:
-        named, nameless = pool.submit(acquire, tenant, lease_id), pool.submit(acquire, tenant)
+        named = pool.submit(lambda: tenant.acquire(lease_id=lease_id))
+        nameless = pool.submit(tenant.acquire)
         assert {named.result().status, nameless.result().status} == {503}
     service.store.go_on()
-    until(lambda: acquire(tenant, lease_id).status == 200)
-    path = f"{tenant.app}/limits"
+    until(lambda: tenant.acquire(lease_id=lease_id).status == 200)
 
     def remaining() -> int:
-        limits = tenant.api.call("GET", path, token=tenant.app_token).json["resources"]
+        limits = tenant.ask("GET", "limits").json["resources"]
         return int(limits["premium"]["rpm"]["remaining"])
 
     until(lambda: remaining() == 8, remaining)
@@ -261,19 +210,12 @@ def test_a_lease_that_was_given_up_is_granted_once_or_given_back(service: Servic
 def test_nothing_was_applied_if_the_store_hangs_before_that(tmp_path: Path, dynoxide: str) -> None:
     """The caller can't even be recognised then, and hears that it was not applied."""
     with hanging_proxy(dynoxide) as store:
-        url = f"dynamodb://us-east-1?prefix=l-{uuid.uuid4().hex[:8]}-&endpoint={store.endpoint}"
-        settings = replace(
-            demo_settings(tmp_path),
-            store=parse_store_location(url),
-            provisioning_key=KEY,
-            aggregator_interval_secs=0,
-            request_deadline_ms=DEADLINE_MS,
-        )
-        with serving(settings) as (api, _):
+        url = dynamodb_url(store.endpoint)
+        with serving(settings_in(tmp_path, store=url, request_deadline_ms=DEADLINE_MS)) as (api, _):
             tenant = Tenant(api).register()
             tenant.app_token = tenant.login()["access_token"]
             store.hang()
-            refused = report(tenant, usage())
+            refused = tenant.record()
             store.go_on()
     assert refused.json["outcome"] == "NOT_APPLIED"
     assert "was not applied" in refused.json["detail"]
@@ -292,8 +234,8 @@ def test_a_body_that_arrives_slowly_is_waited_for(service: Service) -> None:
     with socket.create_connection((host, int(port)), timeout=30) as slow:
         slow.sendall(head.encode() + body)
         # A whole deadline passes on the service's own clock before the rest is sent.
-        loop, passed = service.worker.loop, threading.Event()
-        assert loop is not None
+        assert service.worker.running is not None
+        loop, passed = service.worker.running[0], threading.Event()
         loop.call_soon_threadsafe(loop.call_later, 1.5 * DEADLINE_MS / 1000, passed.set)
         assert passed.wait(30)
         slow.sendall(rest)

@@ -1,29 +1,21 @@
 """Denials over a socket: each listed with its why, to whom it concerns, combined and bounded."""
 
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from event_streams import Fleet, Tenant, running_fleet, settings_for
+from event_streams import Fleet, Tenant, fleet
 from http_fixtures import KEY, METRICS_TOKEN
 from in_loop_service import Reply
 from pricekeeper.activity import denials
 
-STORES = ("sqlite-file", "dynoxide")
+__all__ = ["fleet"]
+
 QUOTAS = {"premium": 5_000, "standard": 5_000, "economy": 5_000}
 STRICT: dict[str, Any] = {"quota_enforcement": "STRICT", "quotas": QUOTAS}
 ASKED = {"model": "premium", "input_tokens": 9_000, "max_output_tokens": 900}
 WRITTEN_MS = 1_500
-
-
-@pytest.fixture(params=STORES)
-async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = settings_for(request, request.param, tmp_path, f"denials-{uuid.uuid4().hex[:8]}-")
-    async with running_fleet(settings) as running:
-        yield running
 
 
 async def deny(fleet: Fleet, tenant: Tenant, at: int = 0, **changes: Any) -> Reply:
@@ -35,16 +27,7 @@ async def deny(fleet: Fleet, tenant: Tenant, at: int = 0, **changes: Any) -> Rep
 
 
 async def listed(fleet: Fleet, path: str, **how: Any) -> list[dict[str, Any]]:
-    """Every page, one after the other."""
-    rows, after = [], ""
-    while True:
-        mark = "&" if "?" in path else "?"
-        reply = await fleet.call("GET", f"{path}{after and mark + after}", **how)
-        assert reply.status == 200, reply.json
-        rows += reply.json["denials"]
-        if "next" not in reply.json:
-            return rows
-        after = f"after={reply.json['next']}"
+    return await fleet.pages(path, "denials", **how)
 
 
 async def test_a_denial_is_listed_as_its_caller_was_told_it(fleet: Fleet) -> None:

@@ -7,14 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, Api
-from serving import running_server
+from http_fixtures import Api
+from serving import Server
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_SECS_MAX = 60
@@ -26,9 +25,8 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with running_server(tmp_path_factory.mktemp("docs"), environment=ENVIRONMENT) as server:
-        yield Api(server.url)
+def api(sqlite_server: Server) -> Api:
+    return Api(sqlite_server.url)
 
 
 def directives(policy: str) -> dict[str, list[str]]:

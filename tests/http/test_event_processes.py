@@ -109,15 +109,14 @@ def test_two_workers_tell_each_others_listeners(tmp_path: Path) -> None:
             assert {stream.names.count("reset") for stream in streams} == {0}
 
 
+@pytest.mark.slow
 def test_a_listener_goes_on_after_a_kill(tmp_path: Path) -> None:
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         with listening(server.url, tenant.org_token) as stream:
             first = record(tenant)
             assert stream.read_until("spend")["records"][0]["request_id"] == first
-            body = {"resource": "premium", "consume": {"rpm": 11}}
-            path = f"{tenant.app}/limits/acquire"
-            assert tenant.api.call("POST", path, body, token=tenant.app_token).status == 429
+            assert tenant.acquire(11).status == 429
             assert stream.read_until("denied")["count"] == 1
             last_id = stream.last_id
             wait_for_denial(tenant)

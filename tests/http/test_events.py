@@ -12,27 +12,21 @@ from typing import Any
 import aiohttp
 import pytest
 
-from event_streams import Browser, Event, Fleet, Tenant, running_fleet, settings_for
+from event_streams import Browser, Event, Fleet, Tenant, fleet, running_fleet, settings_for
 from http_fixtures import KEY
 from pricekeeper.activity import listening
 from pricekeeper.activity.items import FEED_SECS, WATCH_SECS
 
-STORES = ("sqlite-file", "dynoxide")
+__all__ = ["fleet"]
+
 BEHIND_MS_MAX = 2_000
 TINY = {"quotas": {"premium": 5_000, "standard": 500_000, "economy": 200_000}}
-
-
-@pytest.fixture(params=STORES)
-async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = settings_for(request, request.param, tmp_path, f"events-{uuid.uuid4().hex[:8]}-")
-    async with running_fleet(settings) as running:
-        yield running
 
 
 @pytest.fixture
 async def lone(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
     """One service, on a file."""
-    settings = settings_for(request, "sqlite-file", tmp_path, "")
+    settings = settings_for(request, "sqlite-file", tmp_path)
     async with running_fleet(settings, 1) as running:
         yield running
 
@@ -343,7 +337,7 @@ async def test_there_is_room_for_so_many_and_no_more(
 ) -> None:
     """Of one caller, and of a process; room that is given back is room."""
     monkeypatch.setattr(listening, "CALLER_MAX", 3)
-    settings = replace(settings_for(request, "sqlite-file", tmp_path, ""), event_listeners_max=5)
+    settings = replace(settings_for(request, "sqlite-file", tmp_path), event_listeners_max=5)
     async with running_fleet(settings, 1) as fleet, AsyncExitStack() as stack:
         tenant = await fleet.register(new_id())
         for token in [tenant.org_token] * 3 + [tenant.app_token] * 2:
@@ -396,7 +390,7 @@ async def test_without_credentials_nothing_is_told(lone: Fleet) -> None:
 async def test_events_that_are_turned_off_are_not_there(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    settings = replace(settings_for(request, "sqlite-file", tmp_path, ""), event_listeners_max=0)
+    settings = replace(settings_for(request, "sqlite-file", tmp_path), event_listeners_max=0)
     async with running_fleet(settings, 1) as fleet:
         tenant = await fleet.register(new_id())
         await fleet.record(tenant)

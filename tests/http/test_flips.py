@@ -2,27 +2,19 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from event_streams import Fleet, Tenant, running_fleet, settings_for
+from event_streams import Fleet, Tenant, fleet
 from http_fixtures import KEY, ORG
 from pricekeeper.selection import history
 from pricekeeper.usecases import activity as flips
 
-STORES = ("sqlite-file", "dynoxide")
+__all__ = ["fleet"]
+
 TINY = {"quotas": {"premium": 5_000, "standard": 5_000, "economy": 900_000}, "timezone": "UTC"}
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(params=STORES)
-async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = settings_for(request, request.param, tmp_path, f"flips-{uuid.uuid4().hex[:8]}-")
-    async with running_fleet(settings) as running:
-        yield running
 
 
 async def spend(fleet: Fleet, tenant: Tenant, label: str, at: int = 0, app: str = "web") -> None:
@@ -34,15 +26,7 @@ async def spend(fleet: Fleet, tenant: Tenant, label: str, at: int = 0, app: str 
 
 
 async def listed(fleet: Fleet, path: str, **how: Any) -> list[dict[str, Any]]:
-    """Every page, one after the other."""
-    rows, after = [], ""
-    while True:
-        reply = await fleet.call("GET", f"{path}/flips{after}", **how)
-        assert reply.status == 200, reply.json
-        rows += reply.json["flips"]
-        if "next" not in reply.json:
-            return rows
-        after = f"?after={reply.json['next']}"
+    return await fleet.pages(f"{path}/flips", "flips", **how)
 
 
 def short(row: dict[str, Any]) -> tuple[str | None, str, str | None, str | None]:

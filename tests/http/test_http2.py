@@ -5,22 +5,18 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
 
-from http_fixtures import METRICS_TOKEN, Api
-from pricekeeper.cli.demo import demo_settings
-from pricekeeper.clock import SystemClock
+from http_fixtures import Api
 from pricekeeper.http import protocol
 from pricekeeper.http.refusals import FRAMES_BYTES_MAX, Http2Refusal
-from pricekeeper.testing.serving import running_service
+from raw_http import connected
 from scraping import moves
+from served import served
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
@@ -47,28 +43,10 @@ OPENING = frame(SETTINGS, payload=bytes(6)) + frame(WINDOW_UPDATE, payload=b"\0\
 REQUEST = frame(HEADERS, 1, b"\x83\x86\x84" + b"x" * 900, END_HEADERS)
 
 
-@contextmanager
-def serving(folder: Path, **changes: Any) -> Iterator[Api]:
-    settings = replace(demo_settings(folder), metrics_token=METRICS_TOKEN, **changes)
-    with running_service(settings, SystemClock()) as url:
-        yield Api(url)
-
-
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with serving(tmp_path_factory.mktemp("http2")) as running:
+    with served(tmp_path_factory.mktemp("http2")) as running:
         yield running
-
-
-@contextmanager
-def connected(api: Api, *pieces: bytes) -> Iterator[socket.socket]:
-    """A connection over which these pieces were sent, one segment each."""
-    place = urlsplit(api.url)
-    with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as raw:
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for piece in pieces:
-            raw.sendall(piece)
-        yield raw
 
 
 def frames(raw: socket.socket) -> list[Frame]:
@@ -99,25 +77,23 @@ def assert_refused(found: list[Frame], stream: int = 1) -> None:
 
 
 def test_the_first_request_is_answered_with_what_to_do(api: Api) -> None:
-    with connected(api, PREFACE + OPENING + REQUEST) as raw:
+    with connected(api.url, PREFACE + OPENING + REQUEST) as raw:
         assert_refused(frames(raw))
 
 
 def test_the_settings_come_before_the_request(api: Api) -> None:
     """Some clients wait for them before they send a request."""
-    with connected(api, PREFACE) as raw:
+    with connected(api.url, PREFACE) as raw:
         assert raw.recv(9) == frame(SETTINGS)
         raw.sendall(OPENING + frame(HEADERS, 5))
         assert_refused([Frame(SETTINGS, 0, 0, b""), *frames(raw)], stream=5)
 
 
 def test_it_is_recognised_byte_by_byte(api: Api) -> None:
-    with connected(api, *(bytes([byte]) for byte in PREFACE + OPENING + REQUEST)) as raw:
+    """And in two pieces."""
+    with connected(api.url, *(bytes([byte]) for byte in PREFACE + OPENING + REQUEST)) as raw:
         assert_refused(frames(raw))
-
-
-def test_it_is_recognised_in_two_pieces(api: Api) -> None:
-    with connected(api, PREFACE[:10]) as raw:
+    with connected(api.url, PREFACE[:10]) as raw:
         assert api.call("GET", "/healthz").status == 200  # by now the server has read the first
         raw.sendall(PREFACE[10:] + REQUEST)
         assert_refused(frames(raw))
@@ -125,7 +101,7 @@ def test_it_is_recognised_in_two_pieces(api: Api) -> None:
 
 def test_a_large_body_does_not_cost_the_caller_its_answer(api: Api) -> None:
     """The body may be under way; closing too early would lose the answer."""
-    with connected(api, PREFACE + OPENING) as raw:
+    with connected(api.url, PREFACE + OPENING) as raw:
         assert raw.recv(9) == frame(SETTINGS)
         raw.sendall(REQUEST)
         select.select([raw], [], [], 20)
@@ -137,19 +113,19 @@ def test_a_large_body_does_not_cost_the_caller_its_answer(api: Api) -> None:
 
 def test_only_the_beginning_of_a_connection_is_a_preface(api: Api) -> None:
     first = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    with connected(api, first) as raw:
+    with connected(api.url, first) as raw:
         assert raw.recv(4096).startswith(b"HTTP/1.1 200 ")
         raw.sendall(PREFACE + OPENING)
         assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
-    with connected(api, b"PRI * HTTP/1.1\r\nHost: x\r\n\r\n") as raw:
+    with connected(api.url, b"PRI * HTTP/1.1\r\nHost: x\r\n\r\n") as raw:
         assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
 def test_connections_are_counted_and_logged_once(tmp_path: Path) -> None:
     """A flood of them makes one log line, which says what to do."""
-    with capture_logs() as logged, serving(tmp_path) as api, moves(api, {COUNTER: 3}):
+    with capture_logs() as logged, served(tmp_path) as api, moves(api, {COUNTER: 3}):
         for _ in range(3):
-            with connected(api, PREFACE + OPENING + REQUEST) as raw:
+            with connected(api.url, PREFACE + OPENING + REQUEST) as raw:
                 assert_refused(frames(raw))
     (line,) = [line for line in logged if line["event"] == "http2_refused"]
     assert "NodeHttpHandler" in line["hint"]
@@ -158,21 +134,21 @@ def test_connections_are_counted_and_logged_once(tmp_path: Path) -> None:
 def test_an_answered_caller_makes_room_for_the_next(tmp_path: Path) -> None:
     """Its connection waits to be closed, and is the first to go."""
     with (
-        serving(tmp_path, connections_max=2) as api,
-        connected(api, PREFACE[:10]) as raw,
-        connected(api) as second,
+        served(tmp_path, connections_max=2) as api,
+        connected(api.url, PREFACE[:10]) as raw,
+        connected(api.url) as second,
     ):
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert second.recv(4096).startswith(b"HTTP/1.1 200 ")  # the first piece was read
         raw.sendall(PREFACE[10:] + REQUEST)
         assert_refused(frames(raw))
-        with connected(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") as third:
+        with connected(api.url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") as third:
             assert third.recv(4096).startswith(b"HTTP/1.1 200 ")
             assert raw.recv(1) == b""
 
 
 def test_frames_without_a_request_are_bounded(api: Api) -> None:
-    with connected(api, PREFACE) as raw:
+    with connected(api.url, PREFACE) as raw:
         raw.sendall(frame(WINDOW_UPDATE, payload=b"\0\0\0\1") * (FRAMES_BYTES_MAX // 13 + 1))
         settings, goaway = frames(raw)
     assert settings.kind == SETTINGS
@@ -184,7 +160,7 @@ def test_a_caller_that_sends_no_request_is_cut_off_in_http2(
 ) -> None:
     monkeypatch.setattr(protocol, "ARRIVAL_SECS_MAX", 0.2)
     monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
-    with connected(api, PREFACE + OPENING) as raw:
+    with connected(api.url, PREFACE + OPENING) as raw:
         settings, goaway = frames(raw)
         assert (settings.kind, goaway.kind) == (SETTINGS, GOAWAY)
         assert raw.recv(1) == b""

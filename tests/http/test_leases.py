@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,8 @@ class Apps:
     mine: Tenant
     sibling: Tenant
 
-    def acquire(self, app: Tenant, tokens: int, lease_id: str | None = None) -> Reply:
-        body: dict[str, Any] = {"resource": "premium", "consume": {"rpm": tokens}}
-        if lease_id is not None:
-            body["lease_id"] = lease_id
-        return app.ask("POST", "limits/acquire", body)
-
     def lease(self, app: Tenant, tokens: int) -> str:
-        taken = self.acquire(app, tokens)
+        taken = app.acquire(tokens)
         assert taken.status == 200, taken.data
         lease_id: str = taken.json["lease_id"]
         return lease_id
@@ -38,16 +31,11 @@ class Apps:
     def adjust(
         self, app: Tenant, lease_id: str, tokens: int, adjustment_id: str | None = None
     ) -> Reply:
-        body = {
-            "adjustment_id": adjustment_id or str(uuid.uuid4()),
-            "delta": {"rpm": tokens},
-        }
-        path = f"{app.app}/leases/{lease_id}/adjust"
-        return self.api.call("POST", path, body, token=app.app_token)
+        body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": {"rpm": tokens}}
+        return app.ask("POST", f"leases/{lease_id}/adjust", body)
 
     def release(self, app: Tenant, lease_id: str) -> Reply:
-        path = f"{app.app}/leases/{lease_id}/release"
-        return self.api.call("POST", path, token=app.app_token)
+        return app.ask("POST", f"leases/{lease_id}/release")
 
     def remaining(self, app: Tenant, whose: str = "resources") -> int:
         shown = app.ask("GET", "limits")
@@ -61,9 +49,7 @@ def register_app(api: Api, org_id: str, app_id: str) -> Tenant:
     app = Tenant(api, org_id, app_id)
     made = api.provision("PUT", app.app, {"app_name": app_id})
     assert made.status == 201, made.data
-    retrieval = {"token": made.json["secret_retrieval"]["token"]}
-    claimed = api.call("POST", "/api/v1/credentials/claim", retrieval)
-    app.secrets[app.client_id] = claimed.json["client_secret"]
+    app.secrets[app.client_id] = api.claim(made).json["client_secret"]
     app.app_token = app.login()["access_token"]
     return app
 
@@ -84,7 +70,7 @@ def test_an_adjustment_that_no_call_can_use_is_refused(apps: Apps) -> None:
         assert [one["field"] for one in refused.json["errors"]] == ["delta.rpm"]
 
     assert apps.remaining(apps.mine) == CAPACITY - 1
-    assert apps.acquire(apps.sibling, CAPACITY - 1).status == 200
+    assert apps.sibling.acquire(CAPACITY - 1).status == 200
 
 
 def test_the_deepest_debt_lets_the_sibling_wait_for_five_capacities(apps: Apps) -> None:
@@ -99,19 +85,19 @@ def test_the_deepest_debt_lets_the_sibling_wait_for_five_capacities(apps: Apps) 
     assert apps.remaining(apps.sibling) == CAPACITY
     for app in (apps.mine, apps.sibling):
         assert apps.remaining(app, "org_resources") == -DEBT_MAX
-    denied = apps.acquire(apps.sibling, CAPACITY)
+    denied = apps.sibling.acquire(CAPACITY)
     assert denied.status == 429
     (violation,) = denied.json["violations"]
     assert (violation["scope"], violation["available"]) == ("ORG", -DEBT_MAX)
     assert 4 * DAY_MS < violation["retry_after_ms"] <= 5 * DAY_MS
     assert int(denied.headers["retry-after"]) <= 5 * DAY_MS // 1000
     assert apps.release(apps.mine, lease_id).status == 204
-    assert apps.acquire(apps.sibling, CAPACITY).status == 200
+    assert apps.sibling.acquire(CAPACITY).status == 200
 
 
 def test_a_denial_tells_the_apps_limit_from_the_organisations(apps: Apps) -> None:
     apps.lease(apps.mine, 9)
-    denied = apps.acquire(apps.mine, 5)
+    denied = apps.mine.acquire(5)
 
     assert (denied.status, denied.code) == (429, "RATE_LIMIT_EXCEEDED")
     assert [one["scope"] for one in denied.json["violations"]] == ["APP", "ORG"]
@@ -120,7 +106,7 @@ def test_a_denial_tells_the_apps_limit_from_the_organisations(apps: Apps) -> Non
     }
     assert f"{apps.mine.client_id} premium" in denied.json["detail"]
     assert f"org-{apps.mine.org_id} premium" in denied.json["detail"]
-    theirs = apps.acquire(apps.sibling, 5)
+    theirs = apps.sibling.acquire(5)
     assert [one["scope"] for one in theirs.json["violations"]] == ["ORG"]
 
 
@@ -141,16 +127,18 @@ def test_an_adjustment_under_a_known_id_by_another_amount_is_a_conflict(apps: Ap
 def test_buckets_and_leases_end_with_the_organisation(apps: Apps) -> None:
     """Created again under the same id it starts with full buckets; old leases can't touch them."""
     lease_id = apps.lease(apps.mine, 1)
+    renamed = {**ORG, "org_name": "Renamed", "rate_limits": {"*": {"rpm": LIMIT}}}
+    assert apps.api.provision("PUT", apps.mine.org, renamed).status == 200
+    assert apps.remaining(apps.mine) == CAPACITY - 1
     apps.adjust(apps.mine, lease_id, 99 * CAPACITY)
-    assert apps.acquire(apps.mine, 1).status == 429
+    assert apps.mine.acquire().status == 429
     assert apps.api.provision("DELETE", apps.mine.org).status == 204
     again = Tenant(apps.api, apps.mine.org_id).register()
-
     assert apps.remaining(again) == CAPACITY
     assert apps.adjust(again, lease_id, 5).code == "NOT_FOUND"
     assert apps.release(again, lease_id).code == "NOT_FOUND"
     assert apps.remaining(again) == CAPACITY
-    taken = apps.acquire(again, CAPACITY, lease_id)
+    taken = again.acquire(CAPACITY, lease_id=lease_id)
     assert (taken.status, taken.json["lease_id"]) == (200, lease_id)
 
 
@@ -159,17 +147,7 @@ def test_an_apps_buckets_end_with_the_app_alone(apps: Apps) -> None:
     lease_id = apps.lease(apps.mine, 4)
     assert apps.api.provision("DELETE", apps.mine.app).status == 204
     again = register_app(apps.api, apps.mine.org_id, apps.mine.app_id)
-
     assert apps.remaining(again) == CAPACITY
     assert apps.release(again, lease_id).code == "NOT_FOUND"
-    denied = apps.acquire(again, 7)
-    assert [one["scope"] for one in denied.json["violations"]] == ["ORG"]
-    assert apps.acquire(again, 6).status == 200
-
-
-def test_settings_of_an_organisation_change_within_its_life(apps: Apps) -> None:
-    apps.lease(apps.mine, 4)
-    renamed = {**ORG, "org_name": "Renamed", "rate_limits": {"*": {"rpm": LIMIT}}}
-    assert apps.api.provision("PUT", apps.mine.org, renamed).status == 200
-
-    assert apps.remaining(apps.mine) == CAPACITY - 4
+    assert [one["scope"] for one in again.acquire(7).json["violations"]] == ["ORG"]
+    assert again.acquire(6).status == 200

@@ -4,14 +4,13 @@ Its clock is twenty seconds later then: the hold has expired, and no sweep visit
 minutes.
 """
 
-import uuid
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from http_fixtures import Api
+from http_fixtures import Api, store_url
 from http_shop import WORST, Shop, budget, open_shop
 from machine_clock import Machine
 from scraping import until
@@ -23,10 +22,7 @@ DOWN_SECS = 20
 
 @pytest.fixture(params=["sqlite-file", "dynoxide"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite-file":
-        return f"sqlite:///{tmp_path}/store.db"
-    endpoint: str = request.getfixturevalue(request.param)
-    return f"dynamodb://us-east-1?prefix=left-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
+    return store_url(request, request.param, tmp_path)
 
 
 def test_an_expired_hold_is_unsettled_at_once_and_charged_soon_after_kill_9(

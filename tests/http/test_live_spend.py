@@ -1,26 +1,16 @@
 """Spend of now over a socket: exact, at most two seconds behind, at any instance."""
 
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from event_streams import Fleet, Tenant, running_fleet, settings_for
+from event_streams import Fleet, Tenant, fleet
 from http_fixtures import KEY
 from in_loop_service import Reply
 
-STORES = ("sqlite-file", "dynoxide")
+__all__ = ["fleet"]
+
 BEHIND_MS_MAX = 2_000
-
-
-@pytest.fixture(params=STORES)
-async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = settings_for(request, request.param, tmp_path, f"live-{uuid.uuid4().hex[:8]}-")
-    async with running_fleet(settings) as running:
-        yield running
 
 
 def today(fleet: Fleet) -> str:
@@ -67,8 +57,7 @@ async def test_everybody_sees_their_own_and_a_filter_narrows_it(fleet: Fleet) ->
     mine, other = [await fleet.register(str(uuid.uuid4()), timezone="UTC") for _ in range(2)]
     for tenant, app in ((mine, "web"), (mine, "batch"), (other, "web")):
         await fleet.record(tenant, at=1, app=app)
-    how: dict[str, Any]
-    for more, how, expected in (
+    cases: list[tuple[str, dict[str, Any], int]] = [
         ("", {"token": mine.app_token}, 1),
         ("", {"token": mine.org_token}, 2),
         ("", {"key": KEY}, 3),
@@ -76,7 +65,8 @@ async def test_everybody_sees_their_own_and_a_filter_narrows_it(fleet: Fleet) ->
         (f"&org_id={mine.org_id}&app_id=batch", {}, 1),
         ("&label=economy", {}, 0),
         ("&group_by=hour&label=premium", {}, 3),
-    ):
+    ]
+    for more, how, expected in cases:
         assert (await spend(fleet, more, **how)).json["total"]["requests"] == expected, more
 
 

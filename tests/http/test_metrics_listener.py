@@ -6,8 +6,8 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from http.client import HTTPConnection
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +16,6 @@ import uvicorn
 
 from free_port import free_port
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
-from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http import metrics_listener
 from pricekeeper.http.app import make_app
@@ -33,6 +32,7 @@ from pricekeeper.http.metrics_listener import (
 )
 from pricekeeper.http.server import server_config
 from scraping import read_samples, until
+from served import served, settings_in
 from serving import Server, running_server
 from workers import connections_to_each
 
@@ -70,18 +70,17 @@ def public(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Api]:
     """A public server without a metrics listener."""
-    environment = ENVIRONMENT if request.param == "with a token" else WITHOUT
-    with running_server(tmp_path_factory.mktemp("public"), environment=environment) as server:
-        yield Api(server.url)
+    token = METRICS_TOKEN if request.param == "with a token" else None
+    with served(tmp_path_factory.mktemp("public"), metrics_token=token) as api:
+        yield api
 
 
-@pytest.mark.parametrize("path", SPELLINGS)
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_nobody_reads_metrics_without_the_token(public: Api, path: str, method: str) -> None:
+def test_nobody_reads_metrics_without_the_token(public: Api) -> None:
     """However the path is spelled."""
-    reply = asked(public.url, path, method)
-    assert reply.status in (401, 404)
-    assert b"pricekeeper_" not in reply.data
+    for method, path in product(("GET", "HEAD"), SPELLINGS):
+        reply = asked(public.url, path, method)
+        assert reply.status in (401, 404), path
+        assert b"pricekeeper_" not in reply.data
 
 
 @pytest.mark.parametrize(
@@ -117,14 +116,12 @@ def test_the_token_opens_them_where_one_is_set(request: pytest.FixtureRequest, p
 
 def test_guesses_are_failures_of_their_address(tmp_path: Path) -> None:
     """A missing token is no guess, and the right one still opens them."""
-    environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "failures=3"}
-    with running_server(tmp_path, environment=environment) as server:
-        without = {asked(server.url, "/metrics").status for _ in range(6)}
+    with served(tmp_path, api_limits_per_minute={"failures": 3}) as api:
+        without = {asked(api.url, "/metrics").status for _ in range(6)}
         guesses = [
-            asked(server.url, "/metrics", authorization=f"Bearer {guess}").status
-            for guess in range(6)
+            asked(api.url, "/metrics", authorization=f"Bearer {guess}").status for guess in range(6)
         ]
-        right = asked(server.url, "/metrics", authorization=f"Bearer {METRICS_TOKEN}")
+        right = asked(api.url, "/metrics", authorization=f"Bearer {METRICS_TOKEN}")
     assert without == {401}
     assert (guesses[0], guesses[-1]) == (401, 429)
     assert right.status == 200
@@ -149,14 +146,14 @@ def with_listener(
 
 
 def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) -> None:
-    """The service itself has no metrics then."""
+    """The service itself has no metrics then. It says why the service is not ready."""
     with with_listener(tmp_path) as (server, listener):
         public = Api(server.url)
         assert listener.call("GET", "/healthz").json == {"status": "alive"}
         until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
         assert listener.call("HEAD", "/healthz").status == 200
         tenant = Tenant(public).register()
-        public.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
+        tenant.record()
         reply = listener.call("GET", "/metrics")
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
         samples = read_samples(reply.data.decode())
@@ -166,15 +163,10 @@ def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) ->
             assert listener.call("GET", path).code == "NOT_FOUND"
         posted = listener.call("POST", "/metrics", data=b"{}")
         assert (posted.code, posted.headers["allow"]) == ("METHOD_NOT_ALLOWED", "GET, HEAD")
-
-
-def test_the_listener_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
-    with with_listener(tmp_path) as (server, listener):
-        until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
         (tmp_path / "store.db").unlink()
         until(lambda: listener.call("GET", "/readyz").status == 503)
         told = listener.call("GET", "/readyz").json
-        assert told == Api(server.url).call("GET", "/readyz").json
+        assert told == public.call("GET", "/readyz").json
         assert "removed or replaced" in told["reason"]
 
 
@@ -238,16 +230,8 @@ def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Health and metrics are answered meanwhile; readiness says no."""
-    worker, loops, goes_on = OneWorker(), list[asyncio.AbstractEventLoop](), threading.Event()
-    show = worker.show
-
-    def note(loop: asyncio.AbstractEventLoop | None, metrics: object) -> None:
-        loops.extend([loop] if loop is not None else [])
-        show(loop, metrics)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(worker, "show", note)
-    settings = replace(demo_settings(tmp_path), aggregator_interval_secs=0)
-    service = uvicorn.Server(server_config(make_app(settings, worker=worker)))
+    worker, goes_on = OneWorker(), threading.Event()
+    service = uvicorn.Server(server_config(make_app(settings_in(tmp_path), worker=worker)))
     with ExitStack() as opened:
         url = opened.enter_context(in_a_thread(service))
         listener = Api(opened.enter_context(in_a_thread(listener_for(worker, url, SystemClock()))))
@@ -255,7 +239,8 @@ def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
         until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
         monkeypatch.setattr(metrics_listener, "PATIENCE_SECS", 0.1)
         opened.callback(goes_on.set)
-        loops[0].call_soon_threadsafe(goes_on.wait)
+        assert worker.running is not None
+        worker.running[0].call_soon_threadsafe(goes_on.wait)
         assert listener.call("GET", "/healthz").json == {"status": "alive"}
         assert b"pricekeeper_problems" in listener.call("GET", "/metrics").data
         ready = listener.call("GET", "/readyz")
@@ -303,7 +288,7 @@ def test_alive_means_that_every_loop_has_turned_of_late() -> None:
 async def test_a_worker_leaves_its_sign_as_often_as_it_says(tmp_path: Path) -> None:
     """In a file that its parent process reads."""
     clock = ManualClock()
-    beating = asyncio.create_task(beat_forever(HeartbeatInFile(tmp_path), clock))
+    beating = asyncio.create_task(beat_forever(HeartbeatInFile(tmp_path).beat, clock))
     workers = SeveralWorkers(tmp_path, lambda: [os.getpid(), 1])
     assert workers.read_heartbeats_ms() == [None, None]
     for beat in range(3):

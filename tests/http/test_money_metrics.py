@@ -2,25 +2,21 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import stored_items as written
-from http_fixtures import ENVIRONMENT, ORG, Api, Tenant, usage
+from http_fixtures import FORCED, ORG, Api, Tenant, usage
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Aggregator
 from pricekeeper.metering.items import CHECKPOINT
 from pricekeeper.storage import Key, Put, Store
 from pricekeeper.storage.tables import CONFIG
 from scraping import moves, scrape
-from serving import Server, running_server
 from store_server import api, location, server
 
 __all__ = ["api", "location", "server"]
 
-LAG = "pricekeeper_aggregator_lag_seconds"
 APPS = 1_100
 
 
@@ -107,41 +103,21 @@ def test_a_deletion_is_a_revocation_of_the_client(api: Api) -> None:
 def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Api) -> None:
     tenant = Tenant(api).register()
     name = tenant.quota_line("premium")
-    record = usage(input_tokens=100_000, output_tokens=20_000)
-    reply = tenant.record(record)
+    reply = tenant.record(input_tokens=100_000, output_tokens=20_000)
     used = reply.json["cost_usd_micros"] / ORG["quotas"]["premium"]
     assert scrape(api)[name] == pytest.approx(used, abs=0.0001)
-    path = f"{tenant.app}/model-selection"
-    assert api.call("GET", f"{path}?force_check=true", token=tenant.app_token).status == 200
+    assert tenant.select(FORCED).status == 200
     body = {"model_label": "economy"}
     assert api.provision("PUT", f"{tenant.app}/model-override", body).status == 200
-    assert api.call("GET", path, token=tenant.app_token).status == 200
+    assert tenant.select().status == 200
     assert scrape(api)[name] == pytest.approx(used, abs=0.0001)
-
-
-def test_a_restart_does_not_end_the_lag(location: str, tmp_path: Path, server: Server) -> None:
-    """The new process reads the last complete run from the store."""
-    del server  # it has made the tables
-    table, key = CHECKPOINT
-    began_ms = SystemClock().now_ms() - 3_600_000
-    written.write_items(location, (table, {"PK": key.pk, "SK": key.sk, "began_at_ms": began_ms}))
-    environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "86400"}
-    for _ in range(2):
-        with running_server(tmp_path, environment=environment, store=location) as started:
-            assert 3_600 <= scrape(Api(started.url))[LAG] < 7_200
 
 
 def test_a_refused_write_is_in_the_units(api: Api, location: str) -> None:
     """A duplicate is a cancelled transaction, and AWS bills it: two units for each of two items."""
-    on_dynamodb = location.startswith("dynamodb")
-    tenant = Tenant(api).register()
-    record = usage()
-
-    def report() -> Any:
-        return tenant.record(record).json
-
-    assert report()["status"] == "accepted"
+    tenant, record = Tenant(api).register(), usage()
+    assert tenant.record(record).json["status"] == "accepted"
     units = 'pricekeeper_store_capacity_units_total{kind="write",table="%s"}'
-    billed = 2 if on_dynamodb else 0  # SQLite has no units
+    billed = 2 if location.startswith("dynamodb") else 0  # SQLite has no units
     with moves(api, {units % "RequestDedup": billed, units % "UsageAggSharded": billed}):
-        assert report()["status"] == "duplicate"
+        assert tenant.record(record).json["status"] == "duplicate"

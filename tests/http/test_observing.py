@@ -53,13 +53,7 @@ class Instance:
 
     async def report(self, policy: Policy, input_tokens: int) -> None:
         """Use the premium model."""
-        record = Usage(
-            request_id=str(uuid.uuid4()),
-            model_label="premium",
-            input_tokens=input_tokens,
-            output_tokens=0,
-        )
-        await self.services.metering.record(policy, record)
+        await self.services.metering.record(policy, used(input_tokens))
 
     async def spend(self, policy: Policy, input_tokens: int) -> None:
         """Use the premium model, and update the metrics."""
@@ -73,6 +67,14 @@ class Instance:
         observer = Observer(self.services, metrics, self.supervisor, limits)
         await observer.read_lag()
         return Instance(self.clock, self.services, self.supervisor, observer)
+
+
+def used(input_tokens: int) -> Usage:
+    """A record of the premium model."""
+    request_id = str(uuid.uuid4())
+    return Usage(
+        request_id=request_id, model_label="premium", input_tokens=input_tokens, output_tokens=0
+    )
 
 
 def quota_line(policy: Policy) -> str:
@@ -101,23 +103,25 @@ async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
     assert at.scrape()[LAG] == 60
     at.observer.note_aggregation(AggregationReport(at.clock.now_ms()))
     assert at.scrape()[LAG] == 0
-    at.clock.advance_ms(30_000)
-    at.observer.note_aggregation(
-        AggregationReport(at.clock.now_ms(), since_last_ms=10_000, skipped=True)
-    )
+    for since_last_ms, lag_secs in ((None, 60), (600_000, 600)):
+        at.clock.advance_ms(60_000)
+        failed = AggregationReport(at.clock.now_ms(), failed=1, since_last_ms=since_last_ms)
+        at.observer.note_aggregation(failed)
+        assert at.scrape()[LAG] == lag_secs
+    skipped = AggregationReport(at.clock.now_ms(), since_last_ms=10_000, skipped=True)
+    at.observer.note_aggregation(skipped)
     assert at.scrape()[LAG] == 10
 
 
-@pytest.mark.parametrize("since_last_ms", [None, 600_000])
-async def test_a_run_that_fails_does_not_end_the_lag(
-    at: Instance, since_last_ms: int | None
-) -> None:
-    for _ in range(10):
-        at.clock.advance_ms(60_000)
-        at.observer.note_aggregation(
-            AggregationReport(at.clock.now_ms(), failed=1, since_last_ms=since_last_ms)
-        )
-    assert at.scrape()[LAG] == 600
+async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
+    """Neither zero, a promise, nor more, an alarm."""
+    settings = Settings(
+        SqliteLocation(MEMORY), data_dir=tmp_path / "data", aggregator_interval_secs=0
+    )
+    async with open_services(settings, clock=ManualClock()) as services:
+        supervisor, limits = Supervisor(services.clock), ApiLimits(services.limiter, {})
+        observer = Observer(services, Metrics(services.meter), supervisor, limits)
+        assert isnan(read_samples(observer.metrics.render_exposition().decode())[LAG])
 
 
 async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:
@@ -132,42 +136,25 @@ async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:
     assert again.scrape()[LAG] == 35
 
 
-async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
-    """Neither zero, a promise, nor more, an alarm."""
-    settings = Settings(
-        SqliteLocation(MEMORY), data_dir=tmp_path / "data", aggregator_interval_secs=0
-    )
-    async with open_services(settings, clock=ManualClock()) as services:
-        supervisor, limits = Supervisor(services.clock), ApiLimits(services.limiter, {})
-        observer = Observer(services, Metrics(services.meter), supervisor, limits)
-        assert isnan(read_samples(observer.metrics.render_exposition().decode())[LAG])
-
-
 async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> None:
-    """A client that stopped in the evening does not cause an alarm all night."""
-    policy = await at.org()
-    name = quota_line(policy)
-    await at.spend(policy, input_tokens=400_000)
-    assert at.scrape()[name] > 1
-    at.clock.advance_ms(DAY_MS)
-    assert at.scrape()[name] == 0
-    await at.spend(policy, input_tokens=400)
-    assert 0 < at.scrape()[name] < 1
+    """A client that stopped in the evening does not cause an alarm all night.
 
-
-async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Instance) -> None:
-    """An override or an older total does not lower it."""
+    Before that, an override or an older total does not lower it.
+    """
     policy = await at.org()
     name = quota_line(policy)
     await at.spend(policy, input_tokens=400_000)
     used = at.scrape()[name]
     assert used > 1
     await at.services.selection.set_override(policy, "premium", BY)
-    await at.services.selection.assess(policy)
-    assert at.scrape()[name] == used
-    at.clock.advance_ms(10_000)
-    await at.services.selection.assess(policy)
-    assert at.scrape()[name] == used
+    for _ in range(2):
+        await at.services.selection.assess(policy)
+        assert at.scrape()[name] == used
+        at.clock.advance_ms(10_000)
+    at.clock.advance_ms(DAY_MS)
+    assert at.scrape()[name] == 0
+    await at.spend(policy, input_tokens=400)
+    assert 0 < at.scrape()[name] < 1
 
 
 async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> None:
@@ -179,16 +166,7 @@ async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> No
     assert 0 < first < 1
     await at.report(policy, input_tokens=10_000)
     assert at.scrape()[name] == pytest.approx(2 * first)
-    batch = [
-        Usage(
-            request_id=str(uuid.uuid4()),
-            model_label="premium",
-            input_tokens=10_000,
-            output_tokens=0,
-        )
-        for _ in range(2)
-    ]
-    await at.services.metering.record_many(policy, batch)
+    await at.services.metering.record_many(policy, [used(10_000), used(10_000)])
     assert at.scrape()[name] == pytest.approx(4 * first)
     at.clock.advance_ms(DAY_MS)
     assert at.scrape()[name] == 0
@@ -227,12 +205,8 @@ def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
         metrics.note_limit_decision(name, "granted")
     samples = read_samples(metrics.render_exposition().decode())
     total = 'pricekeeper_limit_decisions_total{limit="%s",outcome="granted"}'
-    assert {name: samples.get(total % name) for name in ("rpm", "tpm", "other", "a")} == {
-        "rpm": 2,
-        "tpm": 1,
-        "other": 2,
-        "a": None,
-    }
+    shown = {name: samples.get(total % name) for name in ("rpm", "tpm", "other", "a")}
+    assert shown == {"rpm": 2, "tpm": 1, "other": 2, "a": None}
 
 
 async def test_a_job_that_crashes_is_counted(at: Instance) -> None:
@@ -274,35 +248,25 @@ async def test_swept_rows_are_counted(at: Instance) -> None:
     assert at.scrape()["pricekeeper_store_swept_total"] == 1
 
 
-def test_counts_are_carried_over_once() -> None:
-    """Extra scrapes change nothing."""
-    meter = StoreMeter()
-    metrics = Metrics(meter)
-    name = 'pricekeeper_store_calls_total{call="get"}'
-    for more in (3, 0, 2):
-        meter.calls["get"] += more
-        metrics.carry_meters()
-    assert read_samples(metrics.render_exposition().decode())[name] == 5
-
-
 @pytest.mark.parametrize(
     ("size", "bound"), [(1, "1.0"), (2, "2.0"), (3, "4.0"), (1_000, "1024.0"), (1_025, "+Inf")]
 )
-def test_sizes_are_a_histogram(size: int, bound: str) -> None:
-    """As Prometheus itself would count them."""
+def test_counts_are_carried_over_once(size: int, bound: str) -> None:
+    """Extra scrapes change nothing. Sizes are a histogram, as Prometheus itself would count."""
     meter = StoreMeter()
     metrics = Metrics(meter)
     for _ in range(2):
+        meter.calls["get"] += 1
         meter.commit_sizes.note(size)
         metrics.carry_meters()
+        metrics.carry_meters()
     samples = read_samples(metrics.render_exposition().decode())
+    assert samples['pricekeeper_store_calls_total{call="get"}'] == 2
     name = "pricekeeper_store_commit_operations"
     buckets = {key: count for key, count in samples.items() if key.startswith(f"{name}_bucket")}
-    assert samples[f"{name}_count"] == 2
-    assert samples[f"{name}_sum"] == 2 * size
+    assert (samples[f"{name}_count"], samples[f"{name}_sum"]) == (2, 2 * size)
     assert next(key for key, count in buckets.items() if count) == f'{name}_bucket{{le="{bound}"}}'
     assert set(buckets.values()) <= {0, 2}
-    assert (meter.commit_sizes.count, meter.commit_sizes.total) == (2, 2 * size)
     assert meter.commit_sizes == Sizes(meter.commit_sizes.counts, 2 * size)
 
 

@@ -97,50 +97,38 @@ def test_an_app_states_and_inherits_again(fresh: Tenant) -> None:
 def test_every_bad_field_of_the_result_is_named_and_nothing_changes(fresh: Tenant) -> None:
     """A required field can't be removed, nor can what another setting needs."""
     changed(fresh, fresh.org, {"tag_keys": ["team"], "budgets": [{**MONTHLY, "per_tag": "team"}]})
-    before = fresh.api.provision("GET", fresh.org).json
-    body = {
-        "org_name": None,
-        "timezone": None,
-        "quota_scope": None,
-        "model_ordering": None,
-        "tag_keys": None,
+    required = ("org_name", "timezone", "quota_scope", "model_ordering", "tag_keys", "extra")
+    body: dict[str, Any] = {
+        **dict.fromkeys(required),
         "session_limit": 9,
-        "extra": None,
         "tight_mode_threshold_pct": "60",
         "quotas": {"premium": -1, "standard": None},
         "agg_shard_count": 9,
         "rate_limits": {"premium": {"rpm": {"capacity": 1}}},
     }
-    reply = patch(fresh, fresh.org, body)
-    assert (reply.status, reply.code) == (400, "INVALID_CONFIG")
-    assert {error["field"] for error in reply.json["errors"]} == {
-        *("org_name", "timezone", "quota_scope", "model_ordering", "budgets[0].per_tag", "extra"),
-        *("tight_mode_threshold_pct", "quotas.premium", "agg_shard_count"),
-        *("rate_limits.premium.rpm.refill_amount", "rate_limits.premium.rpm.refill_period_ms"),
-    }
-    reply = patch(fresh, fresh.org, {"quotas": None})
-    assert [error["field"] for error in reply.json["errors"]] == ["quotas"]
-    reply = patch(fresh, fresh.org, {"quotas": {"standard": None}})
-    assert [error["field"] for error in reply.json["errors"]] == ["quotas.standard"]
+    bad: list[tuple[str, dict[str, Any], set[str]]] = [
+        (fresh.org, body, {
+            *("org_name", "timezone", "quota_scope", "model_ordering", "budgets[0].per_tag"),
+            *("extra", "tight_mode_threshold_pct", "quotas.premium", "agg_shard_count"),
+            *("rate_limits.premium.rpm.refill_amount", "rate_limits.premium.rpm.refill_period_ms"),
+        }),
+        (fresh.org, {"quotas": None}, {"quotas"}),
+        (fresh.org, {"quotas": {"standard": None}}, {"quotas.standard"}),
+        (fresh.app, {"app_name": None, "timezone": None, "session_limit": 0},
+         {"app_name", "timezone", "session_limit"}),
+    ]  # fmt: skip
+    for path, body, fields in bad:
+        before = fresh.api.provision("GET", path).json
+        reply = patch(fresh, path, body)
+        assert (reply.status, reply.code) == (400, "INVALID_CONFIG")
+        assert {error["field"] for error in reply.json["errors"]} == fields
+        assert fresh.api.provision("GET", path).json == before
     reply = patch(fresh, fresh.org, {"model_ordering": ["gold"]})
     assert reply.json["details"]["valid_labels"] == ["economy", "premium", "standard"]
-    assert fresh.api.provision("GET", fresh.org).json == before
-    before = fresh.api.provision("GET", fresh.app).json
-    reply = patch(fresh, fresh.app, {"app_name": None, "timezone": None, "session_limit": 0})
-    assert {error["field"] for error in reply.json["errors"]} == {
-        *("app_name", "timezone", "session_limit"),
-    }
-    assert fresh.api.provision("GET", fresh.app).json == before
 
 
-def test_what_can_not_be_changed_conflicts(fresh: Tenant) -> None:
-    """Counters live under the number of shards."""
-    reply = patch(fresh, fresh.org, {"agg_shard_count": 16, "session_limit": 9})
-    assert (reply.status, reply.code) == (409, "CONFLICT")
-    assert changed(fresh, fresh.org, {"agg_shard_count": 8})["session_limit"] == 5
-
-
-def test_a_patch_never_creates(fresh: Tenant) -> None:
+def test_a_patch_never_creates_and_keeps_the_number_of_shards(fresh: Tenant) -> None:
+    """Counters live under that number."""
     for path, body in (
         (f"/api/v1/orgs/{uuid.uuid4()}", ORG),
         (f"{fresh.org}/apps/absent", {"app_name": "Absent"}),
@@ -149,28 +137,26 @@ def test_a_patch_never_creates(fresh: Tenant) -> None:
         reply = patch(fresh, path, body)
         assert (reply.status, reply.code) == (404, "NOT_FOUND")
         assert fresh.api.provision("GET", path).status == 404
+    reply = patch(fresh, fresh.org, {"agg_shard_count": 16, "session_limit": 9})
+    assert (reply.status, reply.code) == (409, "CONFLICT")
+    assert changed(fresh, fresh.org, {"agg_shard_count": 8})["session_limit"] == 5
 
 
-@pytest.mark.parametrize("kind", ["application/json", f"{MERGE_PATCH}; charset=utf-8"])
-def test_either_content_type_does(fresh: Tenant, kind: str) -> None:
-    for path in (fresh.org, fresh.app):
-        assert patch(fresh, path, {"session_limit": 3}, kind).status == 200
-
-
-@pytest.mark.parametrize("kind", ["application/json-patch+json", "text/plain"])
-def test_what_says_that_it_is_something_else_is_refused(fresh: Tenant, kind: str) -> None:
+def test_a_patch_may_say_that_it_is_json_and_no_other_thing(fresh: Tenant) -> None:
     """A JSON patch (RFC 6902) is another thing."""
     for path in (fresh.org, fresh.app):
-        reply = patch(fresh, path, {"session_limit": 3}, kind)
-        assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
-        assert MERGE_PATCH in reply.json["detail"]
+        for kind in ("application/json", f"{MERGE_PATCH}; charset=utf-8"):
+            assert patch(fresh, path, {"session_limit": 3}, kind).status == 200
+        for kind in ("application/json-patch+json", "text/plain"):
+            reply = patch(fresh, path, {"session_limit": 3}, kind)
+            assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+            assert MERGE_PATCH in reply.json["detail"]
 
 
 def test_credentials_stay(fresh: Tenant) -> None:
     patch(fresh, fresh.org, {"org_name": "Other"})
     patch(fresh, fresh.app, {"app_name": "Other"})
-    path = f"{fresh.app}/model-selection"
-    assert fresh.api.call("GET", path, token=fresh.app_token).status == 200
+    assert fresh.select().status == 200
     assert fresh.login()["token_type"] == "Bearer"
     fresh.api.provision("PUT", f"{fresh.app}/freeze", {"reason": "leaked"})
     assert patch(fresh, fresh.app, {"app_name": "Web"}).json["frozen"]["reason"] == "leaked"
@@ -178,8 +164,7 @@ def test_credentials_stay(fresh: Tenant) -> None:
 
 def test_an_organisations_own_key_patches_what_it_may_put(fresh: Tenant, tenant: Tenant) -> None:
     """Itself and its apps; another organisation is absent to it."""
-    issued = fresh.api.provision("POST", f"{fresh.org}/provisioning-key").json
-    key = issued["provisioning_key"]
+    key = fresh.issue_key()
     for path in (fresh.org, fresh.app):
         assert fresh.api.call("PATCH", path, {"session_limit": 3}, key=key).status == 200
     assert fresh.api.call("PATCH", tenant.org, {"session_limit": 3}, key=key).status == 404
@@ -192,12 +177,8 @@ def test_an_organisations_own_key_patches_what_it_may_put(fresh: Tenant, tenant:
 
 def test_patches_at_once_all_hold(fresh: Tenant) -> None:
     """Each on a connection of its own, of another field or of another limit."""
-    numbers = {
-        "session_limit": 11,
-        "tight_mode_threshold_pct": 61,
-        "refresh_interval_normal_secs": 62,
-        "refresh_interval_tight_secs": 63,
-    }
+    numbers = {"session_limit": 11, "tight_mode_threshold_pct": 61}
+    numbers |= {"refresh_interval_normal_secs": 62, "refresh_interval_tight_secs": 63}
     limits = {f"limit_{number}": TPM for number in range(6)}
     bodies: list[dict[str, Any]] = [{name: value} for name, value in numbers.items()]
     bodies += [{"rate_limits": {"*": {name: limit}}} for name, limit in limits.items()]

@@ -30,15 +30,8 @@ START = datetime.now(UTC)
 
 LOOKS_SECRET = re.compile("(^|_)(keys?|secrets?|token|retrieval|password)(_|$)")
 CREDENTIALS = {
-    "key",
-    "provisioning_key",
-    "secret_retrieval",
-    "token",
-    "client_secret",
-    "access_token",
-    "refresh_token",
-    "SecretAccessKey",
-    "Token",
+    *("key", "provisioning_key", "secret_retrieval", "token", "client_secret", "access_token"),
+    *("refresh_token", "SecretAccessKey", "Token"),
 }
 NO_CREDENTIALS = {
     *("key_id", "keys", "client_secret_created_at", "old_key_expires_at", "old_secret_expires_at"),
@@ -121,9 +114,7 @@ class World:
     def open(self) -> "World":
         for asker in ASKERS:
             self.texts[asker] = self.create(KEY, asker).json["key"]
-        for name, tenant in (("mine", self.mine), ("other", self.other)):
-            issued = self.api.provision("POST", f"{tenant.org}/provisioning-key")
-            self.texts[name] = issued.json["provisioning_key"]
+        self.texts |= {"mine": self.mine.issue_key(), "other": self.other.issue_key()}
         return self
 
     def tenant(self, coverage: str) -> Tenant:
@@ -143,13 +134,9 @@ def world(api: Api, tenant: Tenant, other: Tenant) -> World:
     return World(api, tenant, other).open()
 
 
-def gives_client_secrets(asker: Credential, needed: str, coverage: str) -> bool:
-    """A client's secret has no role and no end: the key's role and coverage decide."""
-    return asker.includes(Credential(needed, coverage, "a day"))
-
-
-Case = Callable[[World], tuple[dict[Any, bool], dict[Any, bool]]]
+Cells = tuple[dict[Any, bool], dict[Any, bool]]
 """Which askers got a credential, and which should, by asker and request."""
+Case = Callable[[World], Cells]
 
 
 def is_given(reply: Reply) -> bool:
@@ -161,7 +148,7 @@ def is_given(reply: Reply) -> bool:
     return False
 
 
-def create_keys(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+def create_keys(world: World) -> Cells:
     found, rule = dict[Any, bool](), dict[Any, bool]()
     for asker, wanted in product(ASKERS, WANTED):
         reply = world.create(world.texts[asker], wanted)
@@ -180,7 +167,7 @@ def create_keys(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
     return found, rule
 
 
-def rotate_keys(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+def rotate_keys(world: World) -> Cells:
     found, rule = dict[Any, bool](), dict[Any, bool]()
     for wanted in WANTED:
         target = world.create(KEY, wanted).json
@@ -198,41 +185,40 @@ def rotate_keys(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
     return found, rule
 
 
-def issue_provisioning_keys(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+def issue_provisioning_keys(world: World) -> Cells:
     found, rule = dict[Any, bool](), dict[Any, bool]()
-    for asker, coverage in product(ASKERS, ("mine", "other")):
+    for asker, coverage in product([*ASKERS, "mine", "other"], ("mine", "other")):
         path = f"{world.tenant(coverage).org}/provisioning-key"
         reply = world.api.call("POST", path, key=world.texts[asker])
         found[asker, coverage] = is_given(reply)
+        rule[asker, coverage] = isinstance(asker, Credential) and asker.includes(
+            Credential("ADMIN", coverage, "endless")
+        )
         if found[asker, coverage]:
             world.texts[coverage] = reply.json["provisioning_key"]
-        rule[asker, coverage] = asker.includes(Credential("ADMIN", coverage, "endless"))
-    for org_key, coverage in product(("mine", "other"), repeat=2):
-        path = f"{world.tenant(coverage).org}/provisioning-key"
-        reply = world.api.call("POST", path, key=world.texts[org_key])
-        found[org_key, coverage], rule[org_key, coverage] = is_given(reply), False
     return found, rule
 
 
 def of_clients(method: str, path: Callable[[Tenant], str], body: Any, needed: str) -> Case:
     """An operation that answers with a retrieval token of a client."""
 
-    def ask(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+    def ask(world: World) -> Cells:
         found, rule = dict[Any, bool](), dict[Any, bool]()
         for (asker, text), coverage in product(world.texts.items(), ("mine", "other")):
             reply = world.api.call(method, path(world.tenant(coverage)), body, key=text)
             found[asker, coverage] = is_given(reply)
+            # A client's secret has no end: the key's role and coverage decide.
             rule[asker, coverage] = (
                 asker == coverage
                 if isinstance(asker, str)
-                else gives_client_secrets(asker, needed, coverage)
+                else asker.includes(Credential(needed, coverage, "a day"))
             )
         return found, rule
 
     return ask
 
 
-def create_orgs(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+def create_orgs(world: World) -> Cells:
     """A new organisation is covered by the keys that cover all, and by no others."""
     found, rule = dict[Any, bool](), dict[Any, bool]()
     for asker, text in world.texts.items():
@@ -247,14 +233,14 @@ def create_orgs(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
 def never_by_key(method: str, path: str) -> Case:
     """An exchange: the credential is in the request itself, and no key replaces it."""
 
-    def ask(world: World) -> tuple[dict[Any, bool], dict[Any, bool]]:
+    def ask(world: World) -> Cells:
         found = {}
+        body: Any = None if method == "GET" else {}
         for asker, text in {**world.texts, "deployment": KEY}.items():
-            body: Any = None if method == "GET" else {}
             reply = world.api.call(method, path, body, key=text)
             assert reply.status in (400, 401), reply.data
             found[asker] = False
-        return found, dict.fromkeys(found, False)
+        return found, found
 
     return ask
 
@@ -300,14 +286,11 @@ def test_every_operation_that_answers_with_a_credential_is_in_the_matrix() -> No
 def test_showing_settings_shows_no_credential(tenant: Tenant) -> None:
     api, made = tenant.api, f"{tenant.org}/apps/a-{uuid.uuid4().hex[:20]}"
     assert "secret_retrieval" in api.provision("PUT", made, {"app_name": "New"}).json
+    own = (tenant.org, made, f"{made}/settings", f"{tenant.org}/settings")
     answers = [
         api.provision("PUT", made, {"app_name": "Newer"}),
         *(api.provision("PATCH", path, {"session_limit": 7}) for path in (tenant.org, made)),
-        *(
-            api.provision("GET", path)
-            for path in (tenant.org, made, f"{made}/settings", f"{tenant.org}/settings")
-        ),
-        *(api.provision("GET", path) for path in ("/api/v1/orgs", f"{tenant.org}/apps")),
+        *(api.provision("GET", path) for path in (*own, "/api/v1/orgs", f"{tenant.org}/apps")),
     ]
     for answer in answers:
         assert answer.status == 200

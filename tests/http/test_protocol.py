@@ -3,17 +3,14 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api
-from pricekeeper.cli.demo import demo_settings
-from pricekeeper.clock import SystemClock
 from pricekeeper.http import protocol
-from pricekeeper.testing.serving import running_service
+from raw_http import connected, received
+from served import served
 from serving import running_server
 
 PIECE = 16 * 1024
@@ -29,15 +26,8 @@ CHUNKED = b"POST /auth/token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One server for all tests: the store plays no part."""
-    with running_server(tmp_path_factory.mktemp("protocol"), environment=ENVIRONMENT) as server:
-        yield Api(server.url)
-
-
-@contextmanager
-def connected(url: str) -> Iterator[socket.socket]:
-    place = urlsplit(url)
-    with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as raw:
-        yield raw
+    with served(tmp_path_factory.mktemp("protocol")) as api:
+        yield api
 
 
 def flooded(raw: socket.socket, start: bytes, piece: bytes) -> int:
@@ -51,17 +41,6 @@ def flooded(raw: socket.socket, start: bytes, piece: bytes) -> int:
     except OSError:
         return sent
     return sent
-
-
-def received(raw: socket.socket) -> bytes:
-    """Everything until the connection is closed or reset."""
-    data = b""
-    try:
-        while part := raw.recv(65536):
-            data += part
-    except ConnectionResetError:
-        return data
-    return data
 
 
 @pytest.mark.parametrize(
@@ -98,8 +77,7 @@ def test_what_gathers_without_end_is_cut_off(api: Api, start: bytes, piece: byte
 )
 def test_a_request_says_once_which_host_it_is_for(api: Api, head: bytes, status: int) -> None:
     """RFC 9112 requires it; HTTP/1.0 did not."""
-    with connected(api.url) as raw:
-        raw.sendall(head + b"Connection: close\r\n\r\n")
+    with connected(api.url, head + b"Connection: close\r\n\r\n") as raw:
         answer = received(raw)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     if status == 400:
@@ -108,11 +86,9 @@ def test_a_request_says_once_which_host_it_is_for(api: Api, head: bytes, status:
 
 def test_too_many_headers_are_told(api: Api) -> None:
     few = b"".join(b"X-%d: y\r\n" % n for n in range(protocol.FIELDS_MAX - 2))
-    with connected(api.url) as raw:
-        raw.sendall(HEAD + few + b"Connection: close\r\n\r\n")
+    with connected(api.url, HEAD + few + b"Connection: close\r\n\r\n") as raw:
         assert received(raw).startswith(b"HTTP/1.1 200")
-    with connected(api.url) as raw:
-        raw.sendall(HEAD + few + b"X: y\r\nY: y\r\nZ: y\r\n")
+    with connected(api.url, HEAD + few + b"X: y\r\nY: y\r\nZ: y\r\n") as raw:
         head, _, body = received(raw).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 431")
     assert json.loads(body)["code"] == "HEADERS_TOO_LARGE"
@@ -122,8 +98,8 @@ def test_a_body_in_small_chunks_is_no_flood(api: Api) -> None:
     """However many bytes its chunk lines have."""
     body = b'{"org_name":"' + b"x" * 90_000 + b'"}'
     chunks = b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n"
-    with connected(api.url) as raw:
-        raw.sendall(PUT + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+    head = PUT + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(api.url, head + chunks) as raw:
         assert b"org_name" in received(raw).partition(b"HTTP/1.1 400")[2]
 
 
@@ -151,11 +127,10 @@ def test_who_never_finishes_a_request_is_cut_off(
     monkeypatch.setattr(protocol, "ARRIVAL_SECS_MAX", 0.2)
     monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
     with (
-        running_service(demo_settings(tmp_path), SystemClock()) as url,
-        connected(url) as kept,
-        connected(url) as raw,
+        served(tmp_path) as api,
+        connected(api.url, HEAD + b"\r\n") as kept,
+        connected(api.url) as raw,
     ):
-        kept.sendall(HEAD + b"\r\n")
         if before:
             raw.sendall(before)
             assert raw.recv(65536).startswith(b"HTTP/1.1 200")

@@ -1,23 +1,16 @@
 """Aggregates of a range: the same as those of its days, for a handful of reads."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from http_fixtures import Tenant
 from scraping import scrape
-from spend_world import DAY_MS, START_MS, STORES, World, date_at, running_world
+from spend_world import DAY_MS, START_MS, World, date_at, world
+
+__all__ = ["world"]
 
 DAYS = 92
-
-
-@pytest.fixture(scope="module", params=STORES)
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with running_world(request, tmp_path_factory.mktemp("ranges")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module", params=["APP", "ORG"])

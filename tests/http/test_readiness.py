@@ -1,25 +1,22 @@
 """Readiness: whether the store takes writes, probed at most once a second."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from http_fixtures import METRICS_TOKEN, Api
-from pricekeeper.cli.demo import demo_settings
+from http_fixtures import store_url
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreError, StoreUnavailableError
 from pricekeeper.http.health import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
-from pricekeeper.settings import MEMORY, SqliteLocation, parse_store_location
+from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Put, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.testing.serving import running_service
 from scraping import scrape
+from served import served
 
 GETS = 'pricekeeper_store_calls_total{call="get"}'
 PUTS = 'pricekeeper_store_calls_total{call="put"}'
@@ -30,16 +27,8 @@ def test_however_often_it_is_asked_the_store_is_written_once_a_second(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Over a socket, by many at once, without credentials."""
-    clock = ManualClock()
-    settings = replace(
-        demo_settings(tmp_path), metrics_token=METRICS_TOKEN, aggregator_interval_secs=0
-    )
-    if kind == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        url = f"dynamodb://us-east-1?prefix=ready-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
-        settings = replace(settings, store=parse_store_location(url))
-    with running_service(settings, clock) as url, ThreadPoolExecutor(4) as pool:
-        api = Api(url)
+    clock, store = ManualClock(), store_url(request, kind, tmp_path)
+    with served(tmp_path, clock=clock, store=store) as api, ThreadPoolExecutor(4) as pool:
 
         def ask(_: int) -> int:
             return api.call("GET", "/readyz").status
@@ -91,7 +80,7 @@ async def readiness_of() -> AsyncIterator[tuple[Failing, Readiness, ManualClock]
         yield failing, readiness, clock
     finally:
         failing.answers.set()
-        await readiness.close()
+        await readiness.aclose()
         await store.close()
 
 

@@ -1,14 +1,11 @@
 """The service as a process: starting, sharing the work, logging, and stopping in order."""
 
-import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,12 +13,13 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, KEY, Api, Tenant, usage
+from http_fixtures import ENVIRONMENT, FORCED, KEY, Api, Tenant, store_url, usage
+from raw_http import connected, received
 from scraping import until
+from served import served
 from serving import Server, running_server
 from workers import Connection, connections_to_each
 
@@ -36,16 +34,14 @@ def record(**changes: Any) -> dict[str, Any]:
 
 def spent_usd_micros(tenant: Tenant) -> int:
     """What the counters say now."""
-    path = f"{tenant.app}/model-selection?force_check=true"
-    status = tenant.api.call("GET", path, token=tenant.app_token).json["quota_status"]
+    status = tenant.select(FORCED).json["quota_status"]
     spent: int = status["models_status"]["economy"]["spend_usd_micros"]
     return spent
 
 
 def cost_usd_micros(tenant: Tenant) -> int:
     """What one of our records costs."""
-    reply = tenant.record(record())
-    cost: int = reply.json["cost_usd_micros"]
+    cost: int = tenant.record(record()).json["cost_usd_micros"]
     assert cost > 0
     return cost
 
@@ -74,13 +70,11 @@ class Load:
         return [request_id for request_id, status in self.answers if status == 202]
 
     def _write(self) -> None:
-        path = f"{self.tenant.app}/usage"
         with suppress(OSError, HTTPException):  # the server is gone
             while True:
                 body = record()
                 self.sent.append(body["request_id"])
-                reply = self.tenant.api.call("POST", path, body, token=self.tenant.app_token)
-                self.answers.append((body["request_id"], reply.status))
+                self.answers.append((body["request_id"], self.tenant.record(body).status))
 
 
 @pytest.mark.slow
@@ -146,12 +140,7 @@ def test_two_workers_count_exactly(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """The same records arrive at both, twice and at once; together they count each of them once."""
-    store = None
-    if kind == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        prefix = f"workers-{uuid.uuid4().hex[:8]}-"
-        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
-    arguments = ("--workers", "2")
+    store, arguments = store_url(request, kind, tmp_path), ("--workers", "2")
     with running_server(tmp_path, *arguments, environment=ENVIRONMENT, store=store) as server:
         tenant = Tenant(Api(server.url)).register()
         path = f"{tenant.app}/usage"
@@ -175,60 +164,37 @@ def test_two_workers_count_exactly(
 
 def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
     """Tokens, refresh tokens, secrets and unclaimed retrieval tokens are as good as before."""
-    with running_server(tmp_path, environment=ENVIRONMENT) as server:
-        tenant = Tenant(Api(server.url)).register()
-        keys = tenant.api.call("GET", "/.well-known/jwks.json").json
+    with served(tmp_path) as api:
+        tenant = Tenant(api).register()
+        keys = api.call("GET", "/.well-known/jwks.json").json
         granted = tenant.login()
         rotate = f"{tenant.org}/credentials/rotate"
-        rotated = tenant.api.provision("POST", rotate, {"grace_period_hours": 1})
-    with running_server(tmp_path, environment=ENVIRONMENT) as server:
-        tenant.api = Api(server.url)
+        rotated = api.provision("POST", rotate, {"grace_period_hours": 1})
+    with served(tmp_path) as tenant.api:
         assert tenant.api.call("GET", "/.well-known/jwks.json").json == keys
-        token = granted["access_token"]
-        assert tenant.api.call("GET", f"{tenant.app}/limits", token=token).status == 200
-        body = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
-        assert tenant.api.call("POST", "/auth/refresh", body).status == 200
+        tenant.app_token = granted["access_token"]
+        assert tenant.ask("GET", "limits").status == 200
+        assert tenant.api.refresh(granted["refresh_token"]).status == 200
         assert tenant.login()["access_token"]
-        body = {"token": rotated.json["secret_retrieval"]["token"]}
-        assert tenant.api.call("POST", "/api/v1/credentials/claim", body).status == 200
+        assert tenant.api.claim(rotated).status == 200
     kept = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "data").iterdir()}
     assert kept.keys() >= {"pepper", "signing-keys.json"}
     assert {kept["pepper"], kept["signing-keys.json"]} == {0o600}
+
+
+PROVISIONING_KEY, HEX = "PRICEKEEPER_PROVISIONING_KEY", "openssl rand -hex 32"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "setting", "fix"),
     [
-        ({}, "PRICEKEEPER_PROVISIONING_KEY", "openssl rand -hex 32"),
-        (
-            {"PRICEKEEPER_PROVISIONING_KEY": "too-short"},
-            "PRICEKEEPER_PROVISIONING_KEY",
-            "openssl rand -hex 32",
-        ),
-        (
-            {"PRICEKEEPER_PROVISIONING_KEY": "a" * 64},
-            "PRICEKEEPER_PROVISIONING_KEY",
-            "openssl rand -hex 32",
-        ),
-        (
-            {"PRICEKEEPER_PROVISIONING_KEY": "demo-provisioning-key"},
-            "PRICEKEEPER_PROVISIONING_KEY",
-            "openssl rand -hex 32",
-        ),
-        (
-            {
-                "PRICEKEEPER_PROVISIONING_KEY": KEY,
-                "PRICEKEEPER_METRICS_TOKEN": "demo-metrics-token",
-            },
-            "PRICEKEEPER_METRICS_TOKEN",
-            "openssl rand -hex 32",
-        ),
-        (
-            {"PRICEKEEPER_PROVISIONING_KEY": KEY, "PRICEKEEPER_PRICE_SOURCE": "genai"},
-            "PRICEKEEPER_PRICE_SOURCE",
-            "use genai-prices",
-        ),
+        ({}, PROVISIONING_KEY, HEX),
+        ({PROVISIONING_KEY: "too-short"}, PROVISIONING_KEY, HEX),
+        ({PROVISIONING_KEY: "a" * 64}, PROVISIONING_KEY, HEX),
+        ({PROVISIONING_KEY: "demo-provisioning-key"}, PROVISIONING_KEY, HEX),
+        ({"PRICEKEEPER_METRICS_TOKEN": "demo-metrics-token"}, "PRICEKEEPER_METRICS_TOKEN", HEX),
+        ({"PRICEKEEPER_PRICE_SOURCE": "genai"}, "PRICEKEEPER_PRICE_SOURCE", "use genai-prices"),
     ],
     ids=["no key", "short key", "dull key", "public key", "public token", "no price source"],
 )
@@ -236,9 +202,11 @@ def test_with_a_bad_setting_it_does_not_start(
     tmp_path: Path, given: dict[str, str], setting: str, fix: str
 ) -> None:
     """One line that names the setting and says what to do; nothing is created."""
+    key = {} if setting == PROVISIONING_KEY else {PROVISIONING_KEY: KEY}
+    kept = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     done = subprocess.run(
         [sys.executable, "-m", "pricekeeper", "serve", "--store", "sqlite:///store.db"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **given},
+        env={**kept, **key, **given},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -333,12 +301,10 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
     api = Api(logged.url)
     tenant = Tenant(api).register()
     granted = tenant.login()
-    text = f"{tenant.client_id}:{tenant.secrets[tenant.client_id]}".encode()
-    by_secret = {"authorization": f"Basic {base64.b64encode(text).decode()}"}
-    fetched = api.call("GET", "/auth/aws-credentials", headers=by_secret).json
-    retrieval = api.provision(
-        "POST", f"{tenant.app}/credentials/rotate", {"grace_period_hours": 1}
-    ).json["secret_retrieval"]["token"]
+    fetched = api.call("GET", "/auth/aws-credentials", headers=tenant.basic()).json
+    rotate = f"{tenant.app}/credentials/rotate"
+    rotated = api.provision("POST", rotate, {"grace_period_hours": 1})
+    retrieval = rotated.json["secret_retrieval"]["token"]
     canaries = {
         "access token": granted["access_token"],
         "refresh token": granted["refresh_token"],
@@ -350,15 +316,14 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
     }
     for canary in canaries.values():
         misplace(api, tenant, canary)
-    api.call("POST", "/api/v1/credentials/claim", {"token": retrieval})
+    api.claim(rotated)
     last = api.call("GET", "/healthz", headers={"x-request-id": "the-last-one"})
     assert last.status == 200
     until(lambda: "the-last-one" in logged.output())
     output = logged.output()
     assert {name for name, canary in canaries.items() if canary in output} == set()
     # Half of one is no good either, nor is what a form or a header makes of it.
-    basic = base64.b64encode(f"{tenant.client_id}:{canaries['client secret']}".encode()).decode()
-    assert basic not in output
+    assert tenant.basic()["authorization"].removeprefix("Basic ") not in output
     for name in canaries.keys() - {"provisioning key"}:
         assert canaries[name][-20:] not in output, name
     assert "Traceback" not in output
@@ -366,11 +331,11 @@ def test_no_secret_is_ever_logged(logged: Server) -> None:
 
 def misplace(api: Api, tenant: Tenant, canary: str) -> None:
     """Send it everywhere that a request has room for it."""
-    basic = base64.b64encode(f"{tenant.client_id}:{canary}".encode()).decode()
+    basic = tenant.basic(canary)["authorization"]
     for headers in (
         {"authorization": canary},
         {"authorization": f"Bearer {canary}"},
-        {"authorization": f"Basic {basic}"},
+        {"authorization": basic},
         {"authorization": f"Token token={canary}"},
         {"x-api-key": canary},
         {"x-request-id": canary},
@@ -399,8 +364,5 @@ def misplace(api: Api, tenant: Tenant, canary: str) -> None:
     form = f"grant_type=client_credentials&client_id={canary}&client_secret={canary}".encode()
     kind = {"content-type": "application/x-www-form-urlencoded"}
     api.call("POST", "/auth/token", data=form, headers=kind)
-    place = urlsplit(api.url)
-    with socket.create_connection((place.hostname, place.port), timeout=5) as raw:
-        raw.sendall(f"{canary} {canary}\r\n\r\n".encode())
-        while raw.recv(4096):
-            pass
+    with connected(api.url, f"{canary} {canary}\r\n\r\n".encode()) as raw:
+        received(raw)

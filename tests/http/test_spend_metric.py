@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from attribution import BY
-from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
+from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, store_url, usage
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.metrics import Metrics
@@ -52,10 +52,7 @@ def scrape(api: Api) -> Dollars:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite-file":
-        return f"sqlite:///{tmp_path}/store.db"
-    endpoint = request.getfixturevalue("dynoxide")
-    return f"dynamodb://us-east-1?prefix=http-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
+    return store_url(request, request.param, tmp_path)
 
 
 @pytest.mark.slow

@@ -7,13 +7,12 @@ tenant and at its neighbour, who has spent three times its quota and has to be t
 import hashlib
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import stored_items as written
-from http_fixtures import ORG, Api, Tenant, usage
+from http_fixtures import FORCED, ORG, Api, Tenant, usage
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import AggregationReport, Aggregator, org_day
 from pricekeeper.metering.items import CHECKPOINT
@@ -72,13 +71,23 @@ class World:
 
         return written.on_store(self.location, run)
 
-    def select(self, tenant: Tenant, query: str = "") -> Any:
-        return tenant.ask("GET", f"model-selection{query}")
+    def stored(self, app_id: str = "web") -> Item:
+        """The configuration of the victim's app."""
+        key = config_key(Client(OrgId(self.victim.org_id), AppId(app_id)))
+        return self.item(CONFIG, {"PK": key.pk, "SK": key.sk})
+
+    def item(self, table: Table, place: Item) -> Item:
+        async def get(store: Store) -> Item | None:
+            return await store.get(table, table.key_of(place))
+
+        found = written.on_store(self.location, get)
+        assert found is not None
+        return found
 
     def check_neighbour(self) -> None:
         """Its totals, its selection and its login are what they would be alone."""
         neighbour = self.neighbour
-        chosen = self.select(neighbour)
+        chosen = neighbour.select()
         assert chosen.status == 200, chosen.data
         assert chosen.json["recommended_model"]["label"] == "standard"
         assert chosen.json["quota_status"]["models_status"]["premium"]["spend_usd_micros"] > SPENT
@@ -90,15 +99,8 @@ class World:
             assert today.status == 200, today.data
             assert today.json["models"]["premium"]["cost_usd_micros"] > SPENT
         neighbour.login()
-        orgs: list[str] = []
-        after = ""
-        while True:
-            page = self.api.provision("GET", f"/api/v1/orgs{after}").json
-            orgs += [org["org_id"] for org in page["orgs"]]
-            if not page.get("next"):
-                break
-            after = f"?after={page['next']}"
-        assert neighbour.org_id in orgs
+        orgs = self.api.pages("/api/v1/orgs", "orgs")
+        assert neighbour.org_id in [org["org_id"] for org in orgs]
 
     def strange(self, table: Table) -> float:
         return scrape(self.api)[f'pricekeeper_strange_items_total{{table="{table.name}"}}']
@@ -114,12 +116,6 @@ class World:
 @pytest.fixture
 def world(api: Api, server: Server, location: str) -> World:
     return World(api, server, location)
-
-
-def test_a_total_of_the_document_keeps_nobody_from_being_aggregated(world: World) -> None:
-    world.write(written.daily_total(world.scope(world.victim), "premium", world.day))
-    assert world.aggregate().failed == 0
-    world.check_neighbour()
 
 
 JUNK_TOTALS: dict[str, Callable[[tuple[Table, Item]], tuple[Table, Item]]] = {
@@ -140,10 +136,9 @@ def test_a_total_that_can_not_be_read_is_summed_instead(world: World, junk: str)
     total = written.daily_total(world.scope(victim), "premium", world.day)
     world.write(JUNK_TOTALS[junk](total))
     report = world.aggregate()
-    assert report.failed == 0
-    assert report.unreadable >= 1
-    for query in ("", "?force_check=true"):
-        chosen = world.select(victim, query)
+    assert (report.failed, report.unreadable >= 1) == (0, True)
+    for query in ("", FORCED):
+        chosen = victim.select(query)
         assert chosen.status == 200, chosen.data
         assert chosen.json["recommended_model"]["label"] == "standard"
     today = world.api.call("GET", f"{victim.org}/aggregates/today", token=victim.org_token)
@@ -158,23 +153,12 @@ def test_a_total_that_nobody_can_sum_is_an_honest_error(world: World) -> None:
     table, total = written.daily_total(world.scope(victim), "standard", world.day)
     world.write((table, {**total, "cost_usd_micros": "much"}))
     world.aggregate()
-    for path in (
-        f"{victim.app}/model-selection",
-        f"{victim.app}/model-selection?force_check=true",
-        f"{victim.app}/aggregates/today",
-    ):
-        refused = world.api.call("GET", path, token=victim.app_token)
+    for path in ("model-selection", f"model-selection{FORCED}", "aggregates/today"):
+        refused = victim.ask("GET", path)
         assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
         assert "can't be read" in refused.json["detail"]
         assert int(refused.headers["retry-after"]) > 0
     world.check_neighbour()
-
-
-def _getter(table: Table, item: Item) -> Any:
-    async def get(store: Store) -> Item | None:
-        return await store.get(table, table.key_of(item))
-
-    return get
 
 
 def test_markers_and_the_checkpoint(world: World) -> None:
@@ -188,7 +172,7 @@ def test_markers_and_the_checkpoint(world: World) -> None:
         assert world.aggregate().failed == 0
     assert world.aggregate().since_last_ms is not None
     world.check_neighbour()
-    assert world.select(world.victim).json["recommended_model"]["label"] == "standard"
+    assert world.victim.select().json["recommended_model"]["label"] == "standard"
 
 
 def test_a_fallback_that_can_not_be_read(world: World) -> None:
@@ -196,7 +180,7 @@ def test_a_fallback_that_can_not_be_read(world: World) -> None:
     world.aggregate()
     scope = world.scope(victim)
     world.write(written.sticky_state(scope, world.day, active_model_label=5))
-    refused = world.select(victim)
+    refused = victim.select()
     assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
     world.check_reported(STICKY_STATE, before, scope)
     world.check_neighbour()
@@ -209,12 +193,12 @@ def test_a_fallback_that_lacks_what_is_not_needed_holds(world: World) -> None:
     names = ("active_model_index", "previous_model_label", "activated_at_epoch", "reason")
     table, item = written.without(sticky, *names)
     world.write((table, {**item, "given_up_model_labels": {"premium"}}))
-    chosen = world.select(world.victim).json["recommended_model"]
+    chosen = world.victim.select().json["recommended_model"]
     assert (chosen["label"], chosen["reason"]) == ("standard", "STICKY_FALLBACK")
     for label in ("standard", "economy"):
         record = usage(model_label=label, input_tokens=1_000_000, output_tokens=500_000)
         world.victim.record(record)
-    assert world.select(world.victim, "?force_check=true").status == 429
+    assert world.victim.select(FORCED).status == 429
 
 
 JUNK_SETTINGS: dict[str, dict[str, Any]] = {
@@ -233,30 +217,25 @@ def test_an_app_whose_settings_can_not_be_read(world: World, junk: str) -> None:
     """It can't log in, and its organisation has no sum of quotas; settings can be replaced."""
     victim, before = world.victim, world.strange(CONFIG)
     world.aggregate()
-    broken = replace(victim, app_id="broken")
+    broken = Tenant(world.api, victim.org_id, "broken")
     made = world.api.provision("PUT", broken.app, {"app_name": "Broken"})
-    retrieval = {"token": made.json["secret_retrieval"]["token"]}
-    claimed = world.api.call("POST", "/api/v1/credentials/claim", retrieval).json
-    key = config_key(Client(OrgId(victim.org_id), AppId("broken")))
-    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
+    broken.secrets[broken.client_id] = world.api.claim(made).json["client_secret"]
+    stored = world.stored("broken")
     world.write((CONFIG, {**stored, **JUNK_SETTINGS[junk]}))
 
-    body = {"grant_type": "client_credentials"} | {
-        name: claimed[name] for name in ("client_id", "client_secret")
-    }
-    assert world.api.call("POST", "/auth/token", body).status == 503
+    assert broken.try_login().status == 503
     assert world.api.provision("GET", broken.app).status == 503
-    apps = world.api.provision("GET", f"{victim.org}/apps").json["apps"]
+    apps = world.api.pages(f"{victim.org}/apps", "apps")
     assert [app["app_id"] for app in apps] == [victim.app_id]
     today = world.api.call("GET", f"{victim.org}/aggregates/today", token=victim.org_token)
     assert today.status == 503
-    assert world.select(victim).json["recommended_model"]["label"] == "standard"
-    world.check_reported(CONFIG, before, f"{key.pk} / {key.sk}")
+    assert victim.select().json["recommended_model"]["label"] == "standard"
+    world.check_reported(CONFIG, before, f"{stored['PK']} / {stored['SK']}")
     world.check_neighbour()
 
     mended = world.api.provision("PUT", broken.app, {"app_name": "Mended"})
     assert (mended.status, mended.json["status"]) == (200, "updated")
-    assert world.api.call("POST", "/auth/token", body).status == 200
+    assert broken.try_login().status == 200
 
 
 @pytest.mark.parametrize(
@@ -266,8 +245,7 @@ def test_an_organisation_whose_settings_can_not_be_read(world: World, junk: Item
     """It is left out of the list of all, in which its neighbours are."""
     lost = str(uuid.uuid4())
     assert world.api.provision("PUT", f"/api/v1/orgs/{lost}", ORG).status == 201
-    place = {"PK": f"ORG#{lost}", "SK": "ORG"}
-    stored = written.on_store(world.location, _getter(CONFIG, place))
+    stored = world.item(CONFIG, {"PK": f"ORG#{lost}", "SK": "ORG"})
     world.write((CONFIG, {**stored, **junk}))
     assert world.api.provision("GET", f"/api/v1/orgs/{lost}").status == 503
     world.aggregate()
@@ -276,23 +254,15 @@ def test_an_organisation_whose_settings_can_not_be_read(world: World, junk: Item
 
 def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
     victim = world.victim
-    key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
-    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
     grace = {"client_secret_rotation_grace_expires_at_epoch": "soon"}
-    world.write((CONFIG, {**stored, "client_secret_hash": 5, **grace}))
-    body = {
-        "grant_type": "client_credentials",
-        "client_id": victim.client_id,
-        "client_secret": victim.secrets[victim.client_id],
-    }
-    assert world.api.call("POST", "/auth/token", body).status == 401
+    world.write((CONFIG, {**world.stored(), "client_secret_hash": 5, **grace}))
+    assert victim.try_login().status == 401
     world.neighbour.login()
-
-    rotate = f"{victim.app}/credentials/rotate"
-    for grace_period_hours in (1, 0):
-        grace_body = {"grace_period_hours": grace_period_hours}
-        token = world.api.provision("POST", rotate, grace_body).json["secret_retrieval"]["token"]
-        claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
+    for hours in (1, 0):
+        rotate = f"{victim.app}/credentials/rotate"
+        claimed = world.api.claim(
+            world.api.provision("POST", rotate, {"grace_period_hours": hours})
+        )
         assert claimed.status == 200, claimed.data
         victim.secrets[victim.client_id] = claimed.json["client_secret"]
         victim.login()
@@ -306,6 +276,7 @@ def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None
     other = (slot + 1) % 5
     partition = f"SUBJECT#{victim.client_id}"
     world.write((SESSIONS, {"PK": partition, "SK": f"SLOT#{other:03}", "nonce": 5}))
+    assert world.aggregate().failed == 0
     tokens = {victim.login()["session_id"] for _ in range(6)}
     assert not any(token.startswith(f"{other:03}") for token in tokens)
     token = victim.login()["access_token"]
@@ -315,32 +286,19 @@ def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None
 
     for number in range(5):
         world.write((SESSIONS, {"PK": partition, "SK": f"SLOT#{number:03}", "nonce": 5}))
-    body = {
-        "grant_type": "client_credentials",
-        "client_id": victim.client_id,
-        "client_secret": victim.secrets[victim.client_id],
-    }
-    assert world.api.call("POST", "/auth/token", body).status == 503
+    assert victim.try_login().status == 503
     world.neighbour.login()
 
 
 def test_a_bucket_that_can_not_be_read(world: World) -> None:
     victim, before = world.victim, world.strange(RATE_BUCKETS)
-    key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
-    stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
-    entity = f"{victim.client_id}@{stored['incarnation']}"
+    entity = f"{victim.client_id}@{world.stored()['incarnation']}"
     item = {"PK": entity, "SK": "premium", "rf": "noon", "lm.rpm": "1/1", "tk.rpm": 1, "tc.rpm": 1}
     world.write((RATE_BUCKETS, item))
-
-    def acquire(tenant: Tenant, resource: str) -> int:
-        body = {"resource": resource, "consume": {"rpm": 1}}
-        path = f"{tenant.app}/limits/acquire"
-        return world.api.call("POST", path, body, token=tenant.app_token).status
-
     for _ in range(2):
-        assert acquire(victim, "premium") == 503
-    assert acquire(victim, "standard") == 200
-    assert acquire(world.neighbour, "premium") == 200
+        assert victim.acquire().status == 503
+    assert victim.acquire(resource="standard").status == 200
+    assert world.neighbour.acquire().status == 200
     world.check_reported(RATE_BUCKETS, before, entity)
 
 
@@ -351,10 +309,8 @@ def test_a_receipt_that_can_not_be_read(world: World) -> None:
     world.write((table, {"PK": key.pk, "commit_id": 5}))
     alone = victim.record(record)
     assert (alone.status, alone.code) == (503, "STORE_UNAVAILABLE")
-    old = {**record, "timestamp": "2020-01-01T00:00:00Z"}
-    for body in ({"requests": [record, good]}, {"requests": [old, good]}):
-        batch = victim.ask("POST", "usage/batch", body).json
-        bad, fine = batch["results"]
+    for first in (record, {**record, "timestamp": "2020-01-01T00:00:00Z"}):
+        bad, fine = victim.record_many(first, good).json["results"]
         assert bad["status"] == "failed"
         assert fine["status"] in ("accepted", "duplicate")
     world.check_reported(REQUEST_DEDUP, before, key.pk)
@@ -362,8 +318,6 @@ def test_a_receipt_that_can_not_be_read(world: World) -> None:
 
 def test_a_retrieval_token_that_can_not_be_read_is_not_found(world: World) -> None:
     made = world.api.provision("PUT", f"{world.victim.org}/apps/third", {"app_name": "Third"})
-    token = made.json["secret_retrieval"]["token"]
-    key = hashlib.sha256(token.encode()).hexdigest()
+    key = hashlib.sha256(made.json["secret_retrieval"]["token"].encode()).hexdigest()
     world.write((SECRET_RETRIEVAL_TOKENS, {"PK": key, "used": False, "org_id": 5}))
-    claimed = world.api.call("POST", "/api/v1/credentials/claim", {"token": token})
-    assert claimed.status == 404
+    assert world.api.claim(made).status == 404

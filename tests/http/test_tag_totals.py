@@ -1,20 +1,10 @@
 """Totals by the values of declared tags: over a socket, on each store."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from http_fixtures import Tenant
 from pricekeeper.storage.tables import DAILY_TOTAL
-from spend_world import STORES, World, running_world
+from spend_world import World, world
 
-
-@pytest.fixture(scope="module", params=STORES)
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with running_world(request, tmp_path_factory.mktemp("tags")) as running:
-        yield running
+__all__ = ["world"]
 
 
 def totals(world: World, tenant: Tenant, key: str) -> dict[str, int]:

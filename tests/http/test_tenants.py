@@ -4,6 +4,7 @@ The matrix is generated from the operations themselves, so a new one is in it wi
 """
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ PROVISIONED = [op for op in ROUTES if op.role is not None and "{org_id}" in op.p
 Answer = tuple[int, dict[str, str], bytes]
 
 
-def answered(api: Api, operation: Route, org_id: str, app_id: str, **how: str) -> Answer:
+def answered(api: Api, operation: Route, org_id: str, app_id: str, **how: Any) -> Answer:
     path, body = path_of(operation, org_id, app_id), BODIES.get(operation.name)
     return without_id(api.call(operation.method, path, body, **how))
 

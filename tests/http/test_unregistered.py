@@ -63,11 +63,8 @@ def test_nobody_else_acts_for_it(api: Api, shared: Tenant, other: Tenant) -> Non
     path = f"{shared.org}/apps/nightly/limits"
     for token in (shared.app_token, other.org_token, other.app_token):
         assert api.call("GET", path, token=token).code == "NOT_FOUND"
-    login = {
-        "grant_type": "client_credentials",
-        "client_id": f"org-{shared.org_id}-app-nightly",
-        "client_secret": shared.secrets[f"org-{shared.org_id}"],
-    }
+    secret = shared.secrets[f"org-{shared.org_id}"]
+    login = shared.credentials(secret, client_id=f"org-{shared.org_id}-app-nightly")
     assert api.call("POST", "/auth/token", login).status == 401
 
 

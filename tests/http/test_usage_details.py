@@ -1,20 +1,17 @@
 """What a record carries besides its tokens, and what is counted although its price is not known."""
 
-import asyncio
 import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Tenant, usage
-from pricekeeper.clock import SystemClock
+from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Tenant, store_url, usage
 from pricekeeper.metering.receipt import receipt_key
-from pricekeeper.settings.locations import parse_store_location
-from pricekeeper.storage import open_store
+from pricekeeper.storage import Item, Store
 from serving import Server, running_server
+from stored_items import on_store
 
 MODELS = """
 version: 1
@@ -50,22 +47,17 @@ models:
 """
 
 
-class Place:
+class Place(NamedTuple):
     """Where the server of a test keeps its data."""
 
-    def __init__(self, folder: Path, store: str) -> None:
-        self.folder = folder
-        self.store = store
+    folder: Path
+    store: str
 
 
 @pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder: Path = tmp_path_factory.mktemp("server")
-    if request.param == "sqlite-file":
-        return Place(folder, f"sqlite:///{folder}/store.db")
-    endpoint = request.getfixturevalue("dynoxide")
-    prefix = f"http-{uuid.uuid4().hex[:8]}-"
-    return Place(folder, f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}")
+    folder = tmp_path_factory.mktemp("server")
+    return Place(folder, store_url(request, request.param, folder))
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +72,16 @@ def server(place: Place) -> Iterator[Server]:
 def stored_receipt(place: Place, tenant: Tenant, request_id: str) -> dict[str, Any]:
     """What the store has under that id, read beside the server."""
 
-    async def read() -> dict[str, Any]:
-        store = await open_store(parse_store_location(place.store), clock=SystemClock())
-        try:
-            item = await store.get(*receipt_key(tenant.org_id, request_id))
-        finally:
-            await store.close()
-        assert item is not None
-        return dict(item)
+    async def read(store: Store) -> Item | None:
+        return await store.get(*receipt_key(tenant.org_id, request_id))
 
-    return asyncio.run(read())
+    item = on_store(place.store, read)
+    assert item is not None
+    return dict(item)
 
 
 def post(tenant: Tenant, record: Any, path: str = "usage") -> Any:
-    reply = tenant.ask("POST", f"{path}", record)
+    reply = tenant.ask("POST", path, record)
     assert reply.status in (202, 207), reply.data
     return reply.json
 
@@ -102,9 +90,7 @@ def test_tags_and_region_are_kept_with_the_receipt(tenant: Tenant, place: Place)
     """A duplicate is answered as before, and another tag is another record."""
     tags = {"team": "search", "feature": "größe \N{SNOWMAN}", "empty": ""}
     record = usage(tags=tags, calling_region="eu-central-1")
-
     first, second = post(tenant, record), post(tenant, record)
-
     receipt = stored_receipt(place, tenant, record["request_id"])
     assert (receipt["tags"], receipt["calling_region"]) == (tags, "eu-central-1")
     assert (first["status"], second["status"]) == ("accepted", "duplicate")
@@ -112,33 +98,33 @@ def test_tags_and_region_are_kept_with_the_receipt(tenant: Tenant, place: Place)
     other = tenant.record({**record, "tags": {**tags, "team": "ads"}})
     assert (other.status, other.code) == (409, "REQUEST_ID_REUSED")
     assert stored_receipt(place, tenant, record["request_id"])["tags"] == tags
-
-
-def test_the_largest_tags_are_kept(tenant: Tenant, place: Place) -> None:
-    """Sixteen pairs, each value of 256 bytes."""
-    tags = {f"{n:02}" + "k" * 62: "\N{SNOWMAN}" * 85 + "x" for n in range(16)}
-    record = usage(tags=tags)
-
+    largest = {f"{n:02}" + "k" * 62: "\N{SNOWMAN}" * 85 + "x" for n in range(16)}
+    record = usage(tags=largest)
     post(tenant, record)
-
-    assert stored_receipt(place, tenant, record["request_id"])["tags"] == tags
+    assert stored_receipt(place, tenant, record["request_id"])["tags"] == largest
 
 
 @pytest.mark.parametrize(
-    ("tags", "field"),
+    ("change", "field"),
     [
-        ({f"k{n}": "v" for n in range(17)}, "tags"),
-        ({"k": "v" * 257}, "tags"),
-        ({"k": "\N{SNOWMAN}" * 86}, "tags.k"),
-        ({"": "v"}, "tags"),
+        ({"tags": {f"k{n}": "v" for n in range(17)}}, "tags"),
+        ({"tags": {"k": "v" * 257}}, "tags"),
+        ({"tags": {"k": "\N{SNOWMAN}" * 86}}, "tags.k"),
+        ({"tags": {"": "v"}}, "tags"),
+        *(({"service_tier": bad}, "service_tier") for bad in ("", "a" * 33, "two words", "a\nb")),
+        ({"service_tier": "sn\N{SNOWMAN}w"}, "service_tier"),
+        ({"service_tier": "priority", "batch": True}, "batch"),
     ],
+    ids=range(10),
 )
-def test_tags_beyond_the_bounds_are_refused(tenant: Tenant, tags: Any, field: str) -> None:
-    record = usage(tags=tags)
+def test_what_is_beyond_the_bounds_is_refused(tenant: Tenant, change: Any, field: str) -> None:
+    """Nothing of it is counted; batch with a tier is a contradiction."""
+    record = usage(**change)
     reply = tenant.record(record)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert field in reply.data.decode()
-    assert post(tenant, {**record, "tags": {}})["status"] == "accepted"
+    good = {name: value for name, value in record.items() if name not in change}
+    assert post(tenant, good)["status"] == "accepted"
 
 
 @pytest.mark.parametrize(
@@ -167,31 +153,20 @@ def test_a_tier_without_prices_is_counted_at_the_highest(
 
 
 def test_a_known_price_is_not_marked(tenant: Tenant, place: Place) -> None:
-    """The answer says so, the receipt has no attribute for it."""
+    """The answer says so, the receipt has no attribute for it. A free model costs nothing."""
     record = usage(service_tier="priority")
     answer = post(tenant, record)
     assert (answer["cost_usd_micros"], answer["price_estimated"]) == (7_000 + 17_500, False)
     assert "price_estimated" not in stored_receipt(place, tenant, record["request_id"])
+    answer = post(tenant, usage(model_label="economy"))
+    assert (answer["cost_usd_micros"], answer["price_estimated"]) == (0, False)
+    assert answer["daily_total"]["requests"] >= 1
 
 
 def test_a_batch_marks_the_records_that_it_estimates(tenant: Tenant) -> None:
     records = [usage(), usage(service_tier="turbo")]
     results = post(tenant, {"requests": records}, "usage/batch")["results"]
     assert [result.get("price_estimated", False) for result in results] == [False, True]
-
-
-@pytest.mark.parametrize("tier", ["", "a" * 33, "two words", "sn\N{SNOWMAN}w", "a\nb"])
-def test_what_can_not_be_a_tier_is_refused(tenant: Tenant, tier: str) -> None:
-    record = usage(service_tier=tier)
-    reply = tenant.record(record)
-    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
-    assert "service_tier" in reply.data.decode()
-
-
-def test_batch_with_a_tier_is_a_contradiction(tenant: Tenant) -> None:
-    record = usage(service_tier="priority", batch=True)
-    reply = tenant.record(record)
-    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
 
 
 def test_estimates_are_counted_and_logged(api: Api, server: Server, tenant: Tenant) -> None:
@@ -201,9 +176,8 @@ def test_estimates_are_counted_and_logged(api: Api, server: Server, tenant: Tena
     for _ in range(3):
         post(tenant, record)
     assert estimated_records(api) == before + 1
-    warnings = [
-        json.loads(line) for line in server.output().splitlines() if '"price_estimated"' in line
-    ]
+    lines = server.output().splitlines()
+    warnings = [json.loads(line) for line in lines if '"price_estimated"' in line]
     assert {line["label"] for line in warnings} >= {"standard"}
     assert all(line["level"] == "warning" and line["service_tier"] for line in warnings)
 
@@ -214,18 +188,8 @@ def estimated_records(api: Api) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-def test_a_free_model_costs_nothing(tenant: Tenant) -> None:
-    """It is counted, at zero, because the file says so."""
-    answer = post(tenant, usage(model_label="economy"))
-    assert (answer["cost_usd_micros"], answer["price_estimated"]) == (0, False)
-    assert answer["daily_total"]["requests"] >= 1
-
-
 def test_the_burn_down_factor_is_told(tenant: Tenant) -> None:
     """Where a client learns which model to call, and where it takes from the label's buckets."""
-    selected = tenant.select()
-    assert selected.json["recommended_model"]["burn_down_factor_permille"] == 5000
+    assert tenant.select().json["recommended_model"]["burn_down_factor_permille"] == 5000
     for label, factor in (("premium", 5000), ("standard", 1000)):
-        body = {"resource": label, "consume": {"rpm": 1}}
-        taken = tenant.ask("POST", "limits/acquire", body)
-        assert taken.json["burn_down_factor_permille"] == factor
+        assert tenant.acquire(1, label).json["burn_down_factor_permille"] == factor

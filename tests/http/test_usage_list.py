@@ -1,7 +1,6 @@
 """Single usage records, the newest first: over a socket, on each store."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -10,15 +9,9 @@ import pytest
 from http_fixtures import KEY, Tenant, usage
 from minting import minted
 from pricekeeper.ticks import TICK_MS
-from spend_world import HOUR_MS, START_MS, STORES, World, date_at, moment_at, running_world
+from spend_world import HOUR_MS, START_MS, World, date_at, moment_at, world
 
-
-@pytest.fixture(scope="module", params=STORES)
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    with running_world(request, tmp_path_factory.mktemp("usage")) as running:
-        yield running
+__all__ = ["world"]
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +46,7 @@ def tenant(world: World) -> Tenant:
 
 
 def list_all(world: World, tenant: Tenant, query: str = "", **how: Any) -> list[Any]:
-    """Every record, page by page; no page has more than a hundred."""
-    found: list[Any] = []
-    after = ""
-    for _ in range(200):
-        page = world.read(f"{tenant.org}/usage?{query}{after}", **(how or {"key": KEY}))
-        assert len(page["records"]) <= 100
-        found += page["records"]
-        if "next" not in page:
-            return found
-        after = f"&after={page['next']}"
-    raise AssertionError("it never ends")
+    return world.api.pages(f"{tenant.org}/usage?{query}", "records", **how)
 
 
 def ids(records: list[Any]) -> list[str]:

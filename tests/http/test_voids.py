@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from http_fixtures import KEY, Api, Reply, Tenant, usage
+from http_fixtures import KEY, Api, Reply, Tenant
 from http_shop import INPUT, WORST, Shop, budget, open_shop
 from minting import minted
 from pricekeeper.export.manifest import final_at_ms
@@ -21,11 +21,9 @@ def new_id() -> str:
     return minted(int(time.time() * 1000))
 
 
-def entries_of(api: Api, org_id: str, query: str) -> list[dict[str, Any]]:
-    read = api.provision("GET", f"/api/v1/audit?org_id={org_id}{query}")
-    assert read.status == 200, read.data
-    entries: list[dict[str, Any]] = read.json["entries"]
-    return entries
+def entries_of(shop: Shop, action: str) -> list[dict[str, Any]]:
+    path = f"/api/v1/audit?org_id={shop.tenant.org_id}&action={action}"
+    return shop.api.pages(path, "entries")
 
 
 def void(shop: Shop, request_id: str, key: str = KEY) -> Reply:
@@ -39,16 +37,13 @@ def revoke(shop: Shop, authorization_id: str, key: str = KEY) -> Reply:
 
 
 def record(shop: Shop, request_id: str) -> Reply:
-    done = shop.call("POST", "usage", usage(request_id=request_id))
-    assert done.status in (200, 201, 202), done.data
+    done = shop.tenant.record(request_id=request_id)
+    assert done.status == 202, done.data
     return done
 
 
 def listed(shop: Shop) -> list[dict[str, Any]]:
-    read = shop.api.provision("GET", f"{shop.tenant.org}/usage")
-    assert read.status == 200, read.data
-    records: list[dict[str, Any]] = read.json["records"]
-    return records
+    return shop.api.pages(f"{shop.tenant.org}/usage", "records")
 
 
 def spent(shop: Shop) -> int:
@@ -92,7 +87,7 @@ class TestUsage:
         assert correction["cost_usd_micros"] == -COST
         assert (correction["input_tokens"], correction["output_tokens"]) == (-INPUT, -500)
         assert (correction["app_id"], correction["model_label"]) == ("web", "premium")
-        (entry,) = entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")
+        (entry,) = entries_of(shop, "usage.void")
         assert entry["target"] == f"usage/{request_id}"
         assert entry["before"]["cost_usd_micros"] == COST
         assert entry["after"] == {"correction_id": done.json["correction_id"]}
@@ -111,7 +106,7 @@ class TestUsage:
         assert len(listed(shop)) == 3
         (corrected,) = [one for one in listed(shop) if "voided_at" in one]
         assert corrected["voided_at"] == first.json["voided_at"]
-        repeated, made = entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")
+        repeated, made = entries_of(shop, "usage.void")
         assert made["before"]["cost_usd_micros"] == COST
         assert repeated["target"] == made["target"]
         assert not {"before", "after"} & repeated.keys(), "it says that something was changed"
@@ -137,16 +132,14 @@ class TestUsage:
         assert void(Shop(other), request_id).code == "NOT_FOUND"
         path = f"{shop.tenant.org}/usage/{request_id}/void"
         assert shop.api.provision("POST", path, {}).status == 400
-        assert len(entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")) == 1
+        assert len(entries_of(shop, "usage.void")) == 1
 
     def test_who_pays_does_not_void(self, shop: Shop) -> None:
         request_id = new_id()
         record(shop, request_id)
-        own = shop.api.provision("POST", f"{shop.tenant.org}/provisioning-key").json
         viewer = {"name": "looks", "role": "VIEWER"}
         made = shop.api.provision("POST", "/api/v1/admin-keys", viewer).json
-        keys = [next(text for text in own.values() if text.startswith("pkp_")), made["key"]]
-        for key in keys:
+        for key in (shop.tenant.issue_key(), made["key"]):
             assert void(shop, request_id, key).status == 403
             assert revoke(shop, str(uuid.uuid4()), key).status == 403
         path = f"{shop.tenant.org}/usage/{request_id}/void"
@@ -168,7 +161,7 @@ class TestAuthorizations:
         again = revoke(shop, granted)
         assert (again.status, again.json) == (200, told)
         assert shop.budgets()["monthly"]["held_usd_micros"] == 0
-        first, *more = entries_of(shop.api, shop.tenant.org_id, "&action=authorization.void")[::-1]
+        first, *more = entries_of(shop, "authorization.void")[::-1]
         assert len(more) == 1
         assert not {"before", "after"} & more[0].keys(), "it says that something was changed"
         assert first["target"] == f"authorization/{granted}"
@@ -181,7 +174,7 @@ class TestAuthorizations:
         assert shop.capture(granted).status == 200
         refused = revoke(shop, granted)
         assert (refused.status, refused.code) == (409, "CONFLICT")
-        assert entries_of(shop.api, shop.tenant.org_id, "&action=authorization.void") == []
+        assert entries_of(shop, "authorization.void") == []
         assert void(shop, granted).status == 200
         assert shop.budgets()["monthly"]["spent_usd_micros"] == 0
 

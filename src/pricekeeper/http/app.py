@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,6 @@ from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_serv
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
-from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import connections, dashboard
 from pricekeeper.http.dashboard import FOLDER, load_page
 from pricekeeper.http.exchange import BEGIN
@@ -54,7 +53,7 @@ def make_app(
     """
     operations = ROUTES if settings.serves_api else GATEWAY_ROUTES
     document = msgspec.json.encode(openapi(operations))
-    beating = heartbeat if worker is None else worker.heartbeat
+    beat = heartbeat if worker is None else worker.beat
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[dict[str, Any]]:
@@ -62,13 +61,13 @@ def make_app(
         async with (
             open_services(settings, clock=clock, store_wait_ms=STORE_WAIT_MS) as services,
             _open_api_limits(services) as api_limits,
-            _run_background(services, api_limits, beating) as observer,
-            _open_readiness(services) as readiness,
-            _show_worker(worker, observer.metrics),
+            _run_background(services, api_limits, beat) as observer,
+            aclosing(Readiness(services.store, services.clock)) as readiness,
             _open_gateway(services, api_limits, observer.metrics) as gateway,
         ):
             listeners = services.activity.listeners
             with (
+                nullcontext() if worker is None else worker.showing(observer.metrics),
                 install_drain_handlers(draining, settings.drain_secs, listeners.close),
                 closing(Deadlines(settings.request_deadline_ms)) as deadlines,
             ):
@@ -109,7 +108,7 @@ def app_from_environment(worker: OneWorker | None = None, *, public_allowed: boo
         if secret is not None:
             keep_secret(secret)
     folder = os.environ.get(MULTIPROCESS)
-    heartbeat = None if folder is None else HeartbeatInFile(Path(folder))
+    heartbeat = None if folder is None else HeartbeatInFile(Path(folder)).beat
     return make_app(settings, worker=worker, heartbeat=heartbeat)
 
 
@@ -132,10 +131,7 @@ async def _open_gateway(
     from pricekeeper.gateway.upstream import open_upstream  # noqa: PLC0415
 
     async def note_guess(address: str | None) -> None:
-        try:
-            await api_limits.note_failure(address, services.clock.now_ms())
-        except RateLimitExceededError:
-            return
+        await api_limits.count_guess(address, services.clock.now_ms())
 
     def is_barred(address: str | None) -> bool:
         return api_limits.bar_of(address, services.clock.now_ms()) is not None
@@ -156,27 +152,6 @@ async def _open_gateway(
             yield gateway
         finally:
             await gateway.close()
-
-
-@asynccontextmanager
-async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
-    readiness = Readiness(services.store, services.clock)
-    try:
-        yield readiness
-    finally:
-        await readiness.close()
-
-
-@asynccontextmanager
-async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
-    if worker is None:
-        yield
-        return
-    worker.show(asyncio.get_running_loop(), metrics)
-    try:
-        yield
-    finally:
-        worker.show(None, None)
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from pricekeeper.errors import NotFoundError
+from pricekeeper.http.incoming import weights_of
 from pricekeeper.http.operation import SECURITY, Answer, Call
 from pricekeeper.usecases.provisioning import matches
 
@@ -124,9 +125,9 @@ class PageFile:
         return _HASHED.fullmatch(self.name) is not None
 
     def choose(self, accepted: str | None) -> tuple[str | None, bytes]:
-        wanted = _codings(accepted)
+        wanted = weights_of(accepted)
         for coding in _PREFERENCE:
-            if coding in self.coded and wanted.get(coding, wanted.get("*", False)):
+            if coding in self.coded and wanted.get(coding, wanted.get("*", 0)):
                 return coding, self.coded[coding]
         return None, self.data
 
@@ -179,17 +180,3 @@ def _read(path: Path) -> PageFile:
     smaller = {coding: form for coding, form in coded.items() if len(form) < len(data)}
     digest = hashlib.blake2b(data, digest_size=12).hexdigest()
     return PageFile(path.name, MEDIA_TYPES[path.suffix], data, smaller, digest)
-
-
-def _codings(accepted: str | None) -> dict[str, bool]:
-    """The codings that a caller accepts (``True``) or refuses with ``q=0`` (``False``)."""
-    found: dict[str, bool] = {}
-    for part in (accepted or "").lower().split(","):
-        coding, *parameters = (piece.strip() for piece in part.split(";"))
-        if coding:
-            found[coding] = not any(_is_zero(one) for one in parameters)
-    return found
-
-
-def _is_zero(parameter: str) -> bool:
-    return re.fullmatch(r"q\s*=\s*0(\.0{0,3})?", parameter) is not None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections import Counter
+from contextlib import nullcontext
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
@@ -55,17 +56,19 @@ def refuse_repeated(request: Incoming) -> None:
 async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Receive the whole body; refuse it once it is too large."""
     declared = request.header(b"content-length") or ""
-    if declared.isdigit() and int(declared) > bytes_max:
-        raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+    if declared.isdigit():
+        _check_size(int(declared), bytes_max)
     body = request.exchange.take_body()
     if body is not None:
-        if len(body) > bytes_max:
-            raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+        _check_size(len(body), bytes_max)
         return body
-    if request.deadline is None:
+    with nullcontext() if request.deadline is None else request.deadline.pause():
         return await _receive_body(request, bytes_max)
-    with request.deadline.pause():
-        return await _receive_body(request, bytes_max)
+
+
+def _check_size(count: int, bytes_max: int) -> None:
+    if count > bytes_max:
+        raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
 
 
 async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
@@ -75,8 +78,7 @@ async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
         if message["type"] == "http.disconnect":
             raise CallerLeftError
         part: bytes = message.get("body", b"")
-        if len(body) + len(part) > bytes_max:
-            raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
+        _check_size(len(body) + len(part), bytes_max)
         last = not message.get("more_body", False)
         if last and not body:
             return part
@@ -236,18 +238,10 @@ def _commas_of(plain: Any) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        twice = _first_repeated(name for name, _ in pairs)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise _NotAcceptableError(f"the key {cropped(twice)!r} is there twice")
     return made
-
-
-def _first_repeated(names: Iterator[str]) -> str:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    raise LookupError("no name is there twice")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from pricekeeper.admin_keys import KEY_PREFIX
@@ -58,7 +59,7 @@ async def admit(call: Call, operation: Route) -> None:
         fresh = operation.method != "GET"
         call.authority, call.actor, caller = await _authenticate_key(call, fresh=fresh)
     else:
-        call.principal = _recall_client(call) or await _authenticate_client(call)
+        call.principal = await _authenticate_client(call)
         caller = f"client/{call.principal.client_id}"
     if call.principal is None or not _names_caller(call.path, call.principal):
         _check_path(call)
@@ -190,10 +191,9 @@ async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authori
 
 
 def _org_in_path(call: Call) -> OrgId | None:
-    try:
-        return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
-    except InvalidValueError:
-        return None
+    with suppress(InvalidValueError, KeyError):
+        return parse_org_id(call.path["org_id"])
+    return None
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -202,17 +202,12 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(*digests)
 
 
-def _recall_client(call: Call) -> Principal | None:
-    """The client of a recently validated token."""
-    token = bearer_of(call)
-    return call.services.identity.recall(token) if token else None
-
-
 async def _authenticate_client(call: Call) -> Principal:
+    """The client of the token, which is remembered for a moment."""
     token = bearer_of(call)
     if not token:
         raise AccessDeniedError("an access token is needed")
-    return await find_principal(call, token)
+    return call.services.identity.recall(token) or await find_principal(call, token)
 
 
 async def find_principal(call: Call, token: str) -> Principal:
@@ -225,16 +220,9 @@ async def find_principal(call: Call, token: str) -> Principal:
         return await call.services.identity.validate(token)
     except InvalidTokenError as error:
         if is_guess(error):
-            await _count_silently(call)
+            now_ms = call.services.clock.now_ms()
+            await call.api_limits.count_guess(call.request.client_host, now_ms)
         raise
-
-
-async def _count_silently(call: Call) -> None:
-    now_ms = call.services.clock.now_ms()
-    try:
-        await call.api_limits.note_failure(call.request.client_host, now_ms)
-    except RateLimitExceededError:
-        return
 
 
 def _names_caller(path: Mapping[str, str], principal: Principal) -> bool:

@@ -140,7 +140,7 @@ class Readiness:
             await asyncio.wait((probe, patience), return_when=asyncio.FIRST_COMPLETED)
         return probe.result() if probe.done() else self._note(HANGS, HANGS)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Wait for the current probe, before the store closes."""
         if self._probe is not None:
             await asyncio.wait([self._probe])

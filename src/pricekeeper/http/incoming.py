@@ -80,6 +80,25 @@ class Incoming:
         return state
 
 
+def weights_of(header: str | None) -> dict[str, float]:
+    """The names of a header with their weights (RFC 9110); 0 refuses, as does a malformed one."""
+    found: dict[str, float] = {}
+    for part in (header or "").lower().split(","):
+        name, *parameters = (piece.strip() for piece in part.split(";"))
+        if name:
+            stated = (one.partition("=") for one in parameters)
+            weights = [value.strip() for key, _, value in stated if key.strip() == "q"]
+            found[name] = _number(weights[0]) if weights else 1.0
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

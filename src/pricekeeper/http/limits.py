@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -37,7 +38,7 @@ LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
 IN_MEMORY: Final = frozenset(
-    {*("usage", "batch", "limits", "force_check", "authorize", "capture"), *("reports", "events")}
+    ("usage", "batch", "limits", "force_check", "authorize", "capture", "reports", "events")
 )
 BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so a crash loses no more."""
@@ -121,9 +122,8 @@ class ApiLimits:
         self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
         self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
         self._capacities = {
-            kind: (b"ratelimit-limit", b"%d" % limit.capacity)
-            for kind, limit in limits.items()
-            if kind in IN_MEMORY
+            kind: (b"ratelimit-limit", b"%d" % limits[kind].capacity)
+            for kind in limits.keys() & IN_MEMORY
         }
         self._callers: BoundedCache[tuple[str, str], _Caller] = BoundedCache(CALLERS_MAX)
         self._bars: BoundedCache[str, _Bar] = BoundedCache(CALLERS_MAX)
@@ -152,6 +152,11 @@ class ApiLimits:
         except RateLimitExceededError as refused:
             self._bars.put(caller, _Bar(refused, now_ms))
             raise
+
+    async def count_guess(self, address: str | None, now_ms: int) -> None:
+        """Charge a failure, which is answered in the same way if the address had too many."""
+        with suppress(RateLimitExceededError):
+            await self.note_failure(address, now_ms)
 
     def failure_headers(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
@@ -214,11 +219,10 @@ class ApiLimits:
         return () if known is None else _headers(known.request.limits()[LIMIT], now_ms)
 
     def _memory_headers(self, kind: str, state: tuple[int, int]) -> Headers:
-        remaining, reset = state
         return (
             self._capacities[kind],
-            (b"ratelimit-remaining", b"%d" % remaining),
-            (b"ratelimit-reset", b"%d" % reset),
+            (b"ratelimit-remaining", b"%d" % state[0]),
+            (b"ratelimit-reset", b"%d" % state[1]),
         )
 
     def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:

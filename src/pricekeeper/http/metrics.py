@@ -11,6 +11,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from math import inf, nan
 from typing import Any, Final
@@ -50,98 +51,83 @@ _LIMIT_NAMES_MAX: Final = 200
 """Tenants name limits. Names beyond this many count as one."""
 _REST: Final = "other"
 
-_REQUESTS: Final = Family(
-    "pricekeeper_request_seconds",
-    "How long requests took, by route and status.",
-    ("method", "route", "status"),
-    Kind.DURATIONS,
-)
-_PROBLEMS: Final = Family(
-    "pricekeeper_problems", "Refused and failed requests, by error.", ("code",)
-)
-_LIMIT_DECISIONS: Final = Family(
-    "pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")
-)
-API_LIMIT_DECISIONS: Final = Family(
-    "pricekeeper_api_limit_decisions",
-    "Requests by the API's own rate limit and outcome.",
-    ("limit", "outcome"),
-)
-CRASHES: Final = Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",))
-LEAPS: Final = Family("pricekeeper_clock_leaps", "How often the wall clock was doubted.")
-LAG: Final = Family(
-    "pricekeeper_aggregator_lag_seconds",
-    "Seconds since the last complete aggregation began; daily totals have all older usage.",
-    kind=Kind.GAUGE,
-)
 WHOSE: Final = ("org", "app", "org_id", "app_id")
 """Names may repeat; ids are unique."""
-QUOTA: Final = Family(
-    "pricekeeper_quota_used_ratio",
-    "Spend against the day's quota, by owner and label, as of the last record or selection.",
-    (*WHOSE, "label"),
-    Kind.GAUGE,
-)
-SPEND: Final = Family(
-    "pricekeeper_spend_usd_total",
-    "Dollars spent since the start of the organisation's month, by organisation, app and label.",
-    ("org", "app", "label"),
-    Kind.GAUGE,
-)
-HELD: Final = Family(
-    "pricekeeper_held_usd",
-    "Dollars held for calls under way, by owner and model label.",
-    (*WHOSE, "label"),
-    Kind.GAUGE,
-)
-UNSETTLED: Final = Family(
-    "pricekeeper_unsettled_usd",
-    "Dollars charged for calls that were never settled, by owner and model label.",
-    (*WHOSE, "label"),
-    Kind.GAUGE,
-)
-BUDGET_USED: Final = Family(
-    "pricekeeper_budget_used_ratio",
-    "Spent, held and unsettled dollars of a budget in its current window, against its limit.",
-    (*WHOSE, "budget", "window"),
-    Kind.GAUGE,
-)
-BUDGET_LIMIT: Final = Family(
-    "pricekeeper_budget_limit_usd",
-    "The limit of a budget or strict quota that was used in its current window.",
-    (*WHOSE, "budget", "window"),
-    Kind.GAUGE,
-)
-DENIALS: Final = Family(
-    "pricekeeper_denials",
-    "Denied calls, by organisation, app, requested model and kind.",
-    ("org", "app", "label", "kind"),
-)
-SECRETS: Final = Family(
-    "pricekeeper_client_secret_created_timestamp_seconds",
-    "When the current secret of a client was claimed, by organisation and app.",
-    WHOSE,
-    Kind.GAUGE,
-)
-IN_DOUBT: Final = Family(
-    "pricekeeper_clock_in_doubt",
-    "1 while the wall clock is doubted and nothing is issued or removed; else 0.",
-    kind=Kind.GAUGE,
-)
-LEAP: Final = Family(
-    "pricekeeper_clock_leap_seconds",
-    "How far the wall clock is ahead of the service's clock; 0 without doubt.",
-    kind=Kind.GAUGE,
-)
 
-OUTBOX_AGE: Final = Family(
-    "pricekeeper_alert_outbox_age_seconds",
-    "Age of the oldest alert that is not delivered yet.",
-    kind=Kind.GAUGE,
+
+def _family(name: str, about: str, *labels: str, kind: Kind = Kind.COUNTER) -> Family:
+    return Family(f"pricekeeper_{name}", about, labels, kind)
+
+
+_gauge: Final = partial(_family, kind=Kind.GAUGE)
+_REQUESTS: Final = _family(
+    "request_seconds",
+    "How long requests took, by route and status.",
+    *("method", "route", "status"),
+    kind=Kind.DURATIONS,
 )
-OUTBOX_CHANNELS: Final = Family(
-    "pricekeeper_alert_outbox_channels", "Channels with undelivered alerts.", kind=Kind.GAUGE
+_PROBLEMS: Final = _family("problems", "Refused and failed requests, by error.", "code")
+_LIMIT_DECISIONS: Final = _family(
+    "limit_decisions", "Acquires by limit and outcome.", "limit", "outcome"
 )
+API_LIMIT_DECISIONS: Final = _family(
+    "api_limit_decisions", "Requests by the API's own rate limit and outcome.", "limit", "outcome"
+)
+CRASHES: Final = _family("job_crashes", "Background jobs that crashed.", "job")
+LEAPS: Final = _family("clock_leaps", "How often the wall clock was doubted.")
+LAG: Final = _gauge(
+    "aggregator_lag_seconds",
+    "Seconds since the last complete aggregation began; daily totals have all older usage.",
+)
+QUOTA: Final = _gauge(
+    "quota_used_ratio",
+    "Spend against the day's quota, by owner and label, as of the last record or selection.",
+    *(*WHOSE, "label"),
+)
+SPEND: Final = _gauge(
+    "spend_usd_total",
+    "Dollars spent since the start of the organisation's month, by organisation, app and label.",
+    *("org", "app", "label"),
+)
+HELD: Final = _gauge(
+    "held_usd", "Dollars held for calls under way, by owner and model label.", *WHOSE, "label"
+)
+UNSETTLED: Final = _gauge(
+    "unsettled_usd",
+    "Dollars charged for calls that were never settled, by owner and model label.",
+    *(*WHOSE, "label"),
+)
+BUDGET_USED: Final = _gauge(
+    "budget_used_ratio",
+    "Spent, held and unsettled dollars of a budget in its current window, against its limit.",
+    *(*WHOSE, "budget", "window"),
+)
+BUDGET_LIMIT: Final = _gauge(
+    "budget_limit_usd",
+    "The limit of a budget or strict quota that was used in its current window.",
+    *(*WHOSE, "budget", "window"),
+)
+DENIALS: Final = _family(
+    "denials",
+    "Denied calls, by organisation, app, requested model and kind.",
+    *("org", "app", "label", "kind"),
+)
+SECRETS: Final = _gauge(
+    "client_secret_created_timestamp_seconds",
+    "When the current secret of a client was claimed, by organisation and app.",
+    *WHOSE,
+)
+IN_DOUBT: Final = _gauge(
+    "clock_in_doubt",
+    "1 while the wall clock is doubted and nothing is issued or removed; else 0.",
+)
+LEAP: Final = _gauge(
+    "clock_leap_seconds", "How far the wall clock is ahead of the service's clock; 0 without doubt."
+)
+OUTBOX_AGE: Final = _gauge(
+    "alert_outbox_age_seconds", "Age of the oldest alert that is not delivered yet."
+)
+OUTBOX_CHANNELS: Final = _gauge("alert_outbox_channels", "Channels with undelivered alerts.")
 _GAUGES: Final = (
     *(LAG, QUOTA, HELD, UNSETTLED, BUDGET_USED, BUDGET_LIMIT, SECRETS, IN_DOUBT, LEAP),
     *(OUTBOX_AGE, OUTBOX_CHANNELS),

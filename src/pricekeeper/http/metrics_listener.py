@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from prometheus_client import CollectorRegistry, multiprocess
@@ -57,21 +58,29 @@ class OneWorker:
     """The worker of this process. Its lifespan sets what exists only while it runs."""
 
     def __init__(self) -> None:
-        self.heartbeat = HeartbeatInMemory()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._metrics: Metrics | None = None
+        self._beat_ms: int | None = None
+        self.running: tuple[asyncio.AbstractEventLoop, Metrics] | None = None
+        """The loop and the metrics of the worker, while it runs."""
 
-    def show(self, loop: asyncio.AbstractEventLoop | None, metrics: Metrics | None) -> None:
-        self._loop, self._metrics = loop, metrics
+    @contextmanager
+    def showing(self, metrics: Metrics) -> Iterator[None]:
+        self.running = asyncio.get_running_loop(), metrics
+        try:
+            yield
+        finally:
+            self.running = None
+
+    def beat(self, now_ms: int) -> None:
+        self._beat_ms = now_ms
 
     def read_heartbeats_ms(self) -> Sequence[int | None]:
-        return (self.heartbeat.last_ms,)
+        return (self._beat_ms,)
 
     async def read_exposition(self) -> bytes | None:
         """The worker's counts; not updated if it is too busy."""
-        loop, metrics = self._loop, self._metrics
-        if loop is None or metrics is None:
+        if self.running is None:
             return None
+        loop, metrics = self.running
         here = asyncio.get_running_loop()
         refreshed: asyncio.Future[None] = here.create_future()
 
@@ -207,22 +216,8 @@ ALIVE_MS_MAX: Final = 10_000
 _DIGITS: Final = 20
 
 
-class Heartbeat(Protocol):
-    """A place for a worker's heartbeat."""
-
-    def beat(self, now_ms: int) -> None:
-        """Leave a heartbeat, by the monotonic clock that all processes of a machine share."""
-        ...
-
-
-class HeartbeatInMemory:
-    """For another thread of the same process."""
-
-    def __init__(self) -> None:
-        self.last_ms: int | None = None
-
-    def beat(self, now_ms: int) -> None:
-        self.last_ms = now_ms
+Heartbeat: TypeAlias = Callable[[int], None]
+"""Leaves a heartbeat, by the monotonic clock that all processes of a machine share."""
 
 
 class HeartbeatInFile:
@@ -251,7 +246,7 @@ def read_heartbeat(folder: Path, pid: int) -> int | None:
 async def beat_forever(heartbeat: Heartbeat, clock: Clock) -> None:
     """Leave a heartbeat from the event loop, every `BEAT_MS`."""
     while True:
-        heartbeat.beat(clock.monotonic_ms())
+        heartbeat(clock.monotonic_ms())
         await clock.sleep_ms(BEAT_MS)
 
 

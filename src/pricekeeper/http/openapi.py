@@ -35,14 +35,9 @@ _KEY_SCHEME: Final = {
     "reads; OPERATOR also overrides, freezes, revokes, rotates, resets and voids; ADMIN also "
     "provisions and manages keys. An organisation that a key does not cover is absent for it.",
 }
-_SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
-    Access.PUBLIC: [],
-    Access.PROVISIONING: [],
-    Access.DEPLOYMENT: [],
-    Access.APP: [{"accessToken": []}],
-    Access.ORG: [{"accessToken": []}],
-    Access.ANY_CLIENT: [{"accessToken": []}],
-    Access.METRICS: [{"metricsToken": []}],
+_SCHEMES: Final = {
+    Access.METRICS: "metricsToken",
+    **dict.fromkeys((Access.APP, Access.ORG, Access.ANY_CLIENT), "accessToken"),
 }
 _IF_MATCH: Final = {
     "name": "If-Match",
@@ -85,34 +80,22 @@ _MEANINGS: Final = {
 
 _ORG: Final = {"org_id": "$response.body#/org_id"}
 _APP: Final = {**_ORG, "app_id": "$response.body#/app_id"}
-_LEASE: Final = {
-    "org_id": "$request.path.org_id",
-    "app_id": "$request.path.app_id",
-    "lease_id": "$response.body#/lease_id",
-}
-_AUTHORIZATION: Final = {
-    "org_id": "$request.path.org_id",
-    "app_id": "$request.path.app_id",
-    "authorization_id": "$response.body#/authorization_id",
-}
-_LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
-    "putOrg": tuple(
-        (name, _ORG) for name in ("getOrg", "patchOrg", "putApp", "listApps", "deleteOrg")
+_SAME_APP: Final = {"org_id": "$request.path.org_id", "app_id": "$request.path.app_id"}
+_LEASE: Final = {**_SAME_APP, "lease_id": "$response.body#/lease_id"}
+_AUTHORIZATION: Final = {**_SAME_APP, "authorization_id": "$response.body#/authorization_id"}
+_LINKS: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
+    "putOrg": (_ORG, ("getOrg", "patchOrg", "putApp", "listApps", "deleteOrg")),
+    "putApp": (
+        _APP,
+        ("getApp", "patchApp", "rotateAppCredentials", "putAppOverride", "deleteApp"),
     ),
-    "putApp": tuple(
-        (name, _APP)
-        for name in ("getApp", "patchApp", "rotateAppCredentials", "putAppOverride", "deleteApp")
-    ),
-    "acquire": (("adjustLease", _LEASE), ("releaseLease", _LEASE)),
-    "authorize": tuple(
-        (name, _AUTHORIZATION)
-        for name in (
-            *("getAuthorization", "extendAuthorization"),
-            *("captureAuthorization", "voidAuthorization"),
-        )
+    "acquire": (_LEASE, ("adjustLease", "releaseLease")),
+    "authorize": (
+        _AUTHORIZATION,
+        tuple(f"{verb}Authorization" for verb in ("get", "extend", "capture", "void")),
     ),
 }
-"""Links from an answer to operations that use its values."""
+"""The values of an answer, and the operations that use them."""
 
 
 def openapi(operations: Sequence[Route]) -> dict[str, Any]:
@@ -191,9 +174,10 @@ def _operation(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 def _security(operation: Route) -> list[dict[str, list[str]]]:
     if operation.by_secret:
         return [{"clientSecret": []}]
-    role = operation.role
+    scheme, role = _SCHEMES.get(operation.access), operation.role
+    by_token: list[dict[str, list[str]]] = [] if scheme is None else [{scheme: []}]
     by_key = [] if role is None else [{"provisioningKey": [role.value]}]
-    return [*_SECURITY[operation.access], *by_key]
+    return [*by_token, *by_key]
 
 
 def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -212,9 +196,9 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
             if operation.has_csv:
                 made[str(status)]["content"]["text/csv"] = {"schema": {"type": "string"}}
             if operation.name in _LINKS:
+                parameters, names = _LINKS[operation.name]
                 made[str(status)]["links"] = {
-                    name: {"operationId": name, "parameters": parameters}
-                    for name, parameters in _LINKS[operation.name]
+                    name: {"operationId": name, "parameters": parameters} for name in names
                 }
     content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
     if operation.oauth:

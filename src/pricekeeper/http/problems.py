@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -24,21 +25,7 @@ RETRY_SECS: Final = 1
 CLOCK_RETRY_SECS: Final = 10
 """While the clock is in doubt, which may last minutes."""
 
-_TITLES: Final = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    409: "Conflict",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+_TITLES: Final = {one.value: one.phrase for one in HTTPStatus} | {413: "Content Too Large"}
 
 
 class AccessDeniedError(errors.PriceKeeperError):
@@ -97,6 +84,17 @@ class Problem(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self.fields(request_id))
 
 
+_OUR_MISTAKES: Final[tuple[type[errors.PriceKeeperError], ...]] = (
+    errors.ConditionFailedError,
+    errors.TransactionCancelledError,
+    errors.InvalidOperationError,
+    errors.SettingsError,
+    errors.KeyringError,
+    errors.ExportError,
+    errors.DeliveryError,
+    errors.DeploymentFileError,
+    errors.PriceSourceError,
+)
 STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     BodyTooLargeError: (413, None),
     AccessDeniedError: (401, None),
@@ -130,16 +128,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.StoreReplacedError: (503, None),
     errors.StoreDamagedError: (503, None),
     errors.UnreadableItemError: (503, "STORE_UNAVAILABLE"),
-    # Our own mistakes.
-    errors.ConditionFailedError: (500, "INTERNAL"),
-    errors.TransactionCancelledError: (500, "INTERNAL"),
-    errors.InvalidOperationError: (500, "INTERNAL"),
-    errors.SettingsError: (500, "INTERNAL"),
-    errors.KeyringError: (500, "INTERNAL"),
-    errors.ExportError: (500, "INTERNAL"),
-    errors.DeliveryError: (500, "INTERNAL"),
-    errors.DeploymentFileError: (500, "INTERNAL"),
-    errors.PriceSourceError: (500, "INTERNAL"),
+    **dict.fromkeys(_OUR_MISTAKES, (500, "INTERNAL")),
 }
 """Status and, where it differs from the error's own, the wire's code. Covers subclasses."""
 

@@ -6,6 +6,7 @@ from datetime import date
 from typing import Final
 
 from pricekeeper.http.encoding import Encoded, encode_answer
+from pricekeeper.http.incoming import weights_of
 from pricekeeper.http.operation import Answer, Call, Handler
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
@@ -78,7 +79,7 @@ async def get_spend(call: Call) -> Answer:
     headers = (
         (b"cache-control", b"private, no-cache"),
         (b"vary", b"Accept, Authorization, X-API-Key"),
-        (b"x-data-lag-secs", b"%d" % (max(0, call.services.clock.now_ms() - as_of_ms) // 1000)),
+        *_lag(call, as_of_ms),
     )
     if not accepts_csv(call.request.header(b"accept")):
         return Answer(200, answer, headers)
@@ -98,19 +99,5 @@ def answer_tagged(case: UseCase) -> Handler:
 
 def accepts_csv(header: str | None) -> bool:
     """Whether the caller prefers CSV to JSON."""
-    weights = {"text/csv": 0.0, "application/json": 0.0}
-    for part in (header or "").lower().split(","):
-        kind, *parameters = (piece.strip() for piece in part.split(";"))
-        if kind in weights:
-            weights[kind] = _weight(parameters)
-    return 0 < weights["text/csv"] >= weights["application/json"]
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return float(parameter.removeprefix("q="))
-            except ValueError:
-                return 0.0
-    return 1.0
+    weights = weights_of(header)
+    return 0 < weights.get("text/csv", 0) >= weights.get("application/json", 0)

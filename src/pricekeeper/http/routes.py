@@ -57,8 +57,14 @@ _HANDLERS: Final[Mapping[str, Handler]] = by_name(
     }
 )
 """Operations that need more than their use case."""
+_OF_TOKENS: Final[tuple[Operation[Any], ...]] = (
+    *(ops.ISSUE_TOKEN, ops.REFRESH_TOKEN, ops.REVOKE_TOKEN, ops.INTROSPECT_TOKEN),
+)
 _OAUTH: Final[Mapping[str, Any]] = {"read": read_parameters, "limits_itself": True, "oauth": True}
-_UNBOUNDED: Final[Mapping[str, Any]] = {"bounds_itself": True}
+_UNBOUNDED: Final = (
+    *(ops.TEST_CHANNEL, ops.GET_PAGE, ops.GET_ASSET, ops.HEALTHZ, ops.READYZ, ops.OPENAPI),
+    ops.DOCUMENTATION,
+)
 _DETAILS: Final[Mapping[str, Mapping[str, Any]]] = by_name(
     {
         ops.RECORD_USAGE: {"begin": runtime.begin_usage},
@@ -70,10 +76,7 @@ _DETAILS: Final[Mapping[str, Mapping[str, Any]]] = by_name(
         },
         ops.CAPTURE_MANY: {"read": read_members},
         ops.VOID: {"read": read_json_if_any},
-        ops.ISSUE_TOKEN: _OAUTH,
-        ops.REFRESH_TOKEN: _OAUTH,
-        ops.REVOKE_TOKEN: _OAUTH,
-        ops.INTROSPECT_TOKEN: _OAUTH,
+        **dict.fromkeys(_OF_TOKENS, _OAUTH),
         ops.ISSUE_AWS_CREDENTIALS: {"oauth": True, "by_secret": True, "limits_itself": True},
         ops.GET_SPEND: {"has_csv": True},
         ops.PUT_ORG: {"read": read_settings},
@@ -82,13 +85,7 @@ _DETAILS: Final[Mapping[str, Mapping[str, Any]]] = by_name(
         ops.PATCH_APP: {"read": read_patch},
         ops.CLAIM_SECRET: {"limits_itself": True},
         ops.STREAM_EVENTS: {"events": EVENTS},
-        ops.TEST_CHANNEL: _UNBOUNDED,
-        ops.GET_PAGE: _UNBOUNDED,
-        ops.GET_ASSET: _UNBOUNDED,
-        ops.HEALTHZ: _UNBOUNDED,
-        ops.READYZ: _UNBOUNDED,
-        ops.OPENAPI: _UNBOUNDED,
-        ops.DOCUMENTATION: _UNBOUNDED,
+        **{one: {"bounds_itself": True} for one in _UNBOUNDED},
     }
 )
 """How bodies and deadlines differ from those of a plain operation."""
