@@ -20,6 +20,7 @@ from typing import Final
 
 import hypothesis
 import pytest
+import structlog
 
 from engine import Engine, engines_required, start_dynamodb_local, start_dynoxide, start_s3rver
 from engine_packages import (
@@ -40,6 +41,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Half the CPU time of a collection went into searches for garbage among 500,000 living objects.
 gc.disable()
+
+# A traceback through rich, with all local variables, takes up to a second each.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 CONTRACT_FOLDER: Final = "tests/contract/"
 CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-local")

@@ -249,21 +249,19 @@ def containing(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage(body: dict[str, Any]) -> dict[str, Any]:
-    """The id of the label's model, batch inference without a tier, an id and tokens of its own."""
-    label, model_id, tier = (
-        body.get(field) for field in ("model_label", "bedrock_model_id", "service_tier")
-    )
-    if label in LABELS and fits(model_id, runtime.ModelId):
+    """The id of the label's model, and an id of its own."""
+    label = body.get("model_label")
+    if label in LABELS and fits(body.get("bedrock_model_id"), runtime.ModelId):
         body["bedrock_model_id"] = CATALOGUE.model(label).bedrock_model_id
-    if body.get("batch") is True and fits(tier, runtime.ServiceTier):
-        body["service_tier"] = "default"
     if fits(body.get("request_id"), values.Uuid):
         body["request_id"] = str(uuid.uuid4())
     return plausible(body)
 
 
 def plausible(body: dict[str, Any]) -> dict[str, Any]:
-    """Tags that are few and short enough in bytes, and so many tokens as a call can have."""
+    """Batch without a tier, few and short tags in bytes, so many tokens as a call can have."""
+    if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
+        body["service_tier"] = "default"
     if isinstance(tags := body.get("tags"), dict):
         if len(tags) == TAGS_MAX + 1:  # the type accepts our own mark on top
             tags.popitem()
@@ -282,7 +280,7 @@ def _cut(text: Any) -> Any:
 
 
 def authorization(body: dict[str, Any]) -> dict[str, Any]:
-    """An id is for one authorization, a model is one that there is, batch has no tier.
+    """An id is for one authorization, and a model is one that there is.
 
     Nothing is used that the deployment file has no price or no window for.
     """
@@ -294,8 +292,6 @@ def authorization(body: dict[str, Any]) -> dict[str, Any]:
         body["authorization_id"] = str(uuid.uuid4())
     if fits(body.get("model"), authorizations.ModelName):
         body["model"] = "auto"
-    if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
-        body["service_tier"] = "default"
     return plausible(body)
 
 
@@ -303,8 +299,6 @@ def capturing(body: dict[str, Any]) -> dict[str, Any]:
     """The id of the model is left out: the granted label is unknown."""
     if fits(body.get("bedrock_model_id"), runtime.ModelId):
         body["bedrock_model_id"] = None
-    if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
-        body["service_tier"] = "default"
     return plausible(body)
 
 

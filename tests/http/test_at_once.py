@@ -186,9 +186,24 @@ async def test_a_record_counts_if_its_peer_has_left(
     assert {line["event"] for line in written(capsys)} == {"request"}
 
 
-async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
-    """It says that the record may count. The connection continues; the late result is dropped."""
+@pytest.mark.parametrize("fails_late", [False, True])
+async def test_when_its_time_is_up_it_is_answered_once(
+    world: World, capsys: pytest.CaptureFixture[str], *, fails_late: bool
+) -> None:
+    """It says that the record may count. The connection continues; the late result is dropped.
+
+    Each answer belongs to its request, and each request has one access line.
+    """
     record, held, peer = usage(), world.hold(), await world.connect()
+
+    async def fail_late(_: Any) -> None:
+        async def fail() -> None:
+            raise StoreUnavailableError("late")
+
+        await held(fail)
+
+    if fails_late:
+        world.wire.script[-1] = fail_late
     peer.writer.write(world.request(record))
     await held.reached.wait()
     status, headers, body = await peer.read()
@@ -198,29 +213,8 @@ async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
     held.let_go.set()
     peer.writer.write(world.request(record, "x-request-id: again"))
     status, headers, body = await peer.read()
-    assert (status, headers["x-request-id"], body["status"]) == (202, "again", "duplicate")
-
-
-async def test_a_commit_that_fails_after_its_time_is_not_told_either(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each answer belongs to its request, and each request has one access line."""
-    held, peer = world.hold(), await world.connect()
-
-    async def fail_late(send: Any) -> None:
-        await held(request_lost_later)
-
-    async def request_lost_later() -> None:
-        raise StoreUnavailableError("late")
-
-    world.wire.script[-1] = fail_late
-    peer.writer.write(world.request(usage()))
-    await held.reached.wait()
-    assert (await peer.read())[0] == 503
-    held.let_go.set()
-    peer.writer.write(world.request(usage(), "x-request-id: next"))
-    status, headers, _ = await peer.read()
-    assert (status, headers["x-request-id"]) == (202, "next")
+    assert (status, headers["x-request-id"]) == (202, "again")
+    assert body["status"] == ("accepted" if fails_late else "duplicate")
     await asyncio.sleep(0)
     assert [line["status"] for line in logged(capsys, "request")] == [503, 202]
 

@@ -4,22 +4,21 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_fixtures import KEY, Api, Tenant, usage
+from http_fixtures import Tenant, store_url, usage
 from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.http import runtime as batch
 from pricekeeper.metering import GROUP_RECORDS, Usage
-from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
+from pricekeeper.settings import StoreLocation
 from pricekeeper.storage import Store, open_store
-from pricekeeper.testing.serving import running_service
 from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.wire.runtime import UsageBody
+from served import served
 from stores import ShiftedClock
 
 
@@ -41,28 +40,17 @@ def tenant(
     clock: ShiftedClock,
     wires: list[ScriptedStore],
 ) -> Iterator[Tenant]:
-    folder: Path = tmp_path_factory.mktemp("served")
-    location: StoreLocation = SqliteLocation(str(folder / "store.db"))
-    if request.param == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        location = DynamoDbLocation("us-east-1", f"batches-{uuid.uuid4().hex[:8]}-", endpoint)
+    folder = tmp_path_factory.mktemp("served")
 
     async def open_wired(where: StoreLocation, **more: Any) -> Store:
         wires.append(ScriptedStore(await open_store(where, **more)))
         return wires[-1]
 
-    settings = Settings(
-        store=location,
-        data_dir=folder / "data",
-        provisioning_key=KEY,
-        aggregator_interval_secs=0,
-        log_level="error",
-        drain_secs=0,
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "open_store", open_wired)
-        with running_service(settings, clock) as url:
-            yield Tenant(Api(url)).register()
+        store = store_url(request, request.param, folder)
+        with served(folder, clock=clock, store=store) as api:
+            yield Tenant(api).register()
 
 
 async def test_a_batch_is_parsed_in_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +79,9 @@ def test_a_record_that_has_become_too_old_is_answered_as_a_duplicate(
     """Two seconds short of 24 h it counts; a minute later it is the same record, not a bad one."""
     now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     record = usage(timestamp=timestamp(now - timedelta(hours=24) + timedelta(seconds=30)))
-    path, token = f"{tenant.app}/usage", tenant.app_token
-    first = tenant.api.call("POST", path, record, token=token)
+    first = tenant.record(record)
     clock.shift_ms += 60_000
-    again = tenant.api.call("POST", path, record, token=token)
+    again = tenant.record(record)
     assert (first.status, again.status) == (202, 202)
     assert (first.json["status"], again.json["status"]) == ("accepted", "duplicate")
     for name in ("cost_usd_micros", "pricing_version", "shard_id", "org_day"):
@@ -102,19 +89,14 @@ def test_a_record_that_has_become_too_old_is_answered_as_a_duplicate(
 
     changed = {**record, "output_tokens": 501}
     new = {**record, "request_id": str(uuid.uuid4())}
-    refused = tenant.api.call("POST", path, changed, token=token)
+    refused = tenant.record(changed)
     assert (refused.status, refused.code) == (409, "REQUEST_ID_REUSED")
-    refused = tenant.api.call("POST", path, new, token=token)
+    refused = tenant.record(new)
     assert (refused.status, refused.json["errors"][0]["field"]) == (400, "timestamp")
-
-    batch = {"requests": [record, changed, new]}
-    reply = tenant.api.call("POST", f"{path}/batch", batch, token=token)
+    reply = tenant.record_many(record, changed, new)
     assert reply.status == 207
-    assert [result.get("code") for result in reply.json["results"]] == [
-        None,
-        "REQUEST_ID_REUSED",
-        "INVALID_REQUEST",
-    ]
+    codes = [result.get("code") for result in reply.json["results"]]
+    assert codes == [None, "REQUEST_ID_REUSED", "INVALID_REQUEST"]
     assert (reply.json["duplicates"], reply.json["failed"]) == (1, 2)
     assert "retry-after" not in reply.headers
 
@@ -126,14 +108,13 @@ def test_a_batch_of_which_the_store_took_nothing_is_to_be_sent_again(
     tenant: Tenant, wires: list[ScriptedStore], error: StoreUnavailableError | OutcomeUnknownError
 ) -> None:
     """As a whole, and the answer says when: 503, not a hundred failures inside a 207."""
-    batch = {"requests": [usage() for _ in range(100)]}
-    path, token = f"{tenant.app}/usage/batch", tenant.app_token
+    batch = [usage() for _ in range(100)]
     wires[-1].script.extend([fails(error)] * 12)  # more sendings than two commits are given
-    reply = tenant.api.call("POST", path, batch, token=token)
+    reply = tenant.record_many(*batch)
     wires[-1].script.clear()
     assert (reply.status, reply.code) == (503, "STORE_UNAVAILABLE")
     assert int(reply.headers["retry-after"]) >= 1
-    again = tenant.api.call("POST", path, batch, token=token)
+    again = tenant.record_many(*batch)
     assert (again.status, again.json["accepted"]) == (207, 100)
 
 
@@ -141,27 +122,23 @@ def test_a_batch_of_which_the_store_took_a_part_says_when_to_send_the_rest(
     tenant: Tenant, wires: list[ScriptedStore]
 ) -> None:
     """A hundred records are two transactions; one of them fails."""
-    path, token = f"{tenant.app}/usage/batch", tenant.app_token
-    tenant.api.call("POST", f"{tenant.app}/usage", usage(), token=token)
-    batch = {"requests": [usage() for _ in range(100)]}
+    tenant.record()
+    batch = [usage() for _ in range(100)]
     wires[-1].script.append(fails(StoreUnavailableError("scripted")))
-    reply = tenant.api.call("POST", path, batch, token=token)
+    reply = tenant.record_many(*batch)
     assert (reply.status, reply.json["accepted"], reply.json["failed"]) == (207, 2, 98)
     codes = [result["code"] for result in reply.json["results"] if result["status"] == "failed"]
     assert codes == ["STORE_UNAVAILABLE"] * 98
     assert int(reply.headers["retry-after"]) >= 1
-    again = tenant.api.call("POST", path, batch, token=token)
+    again = tenant.record_many(*batch)
     assert (again.json["accepted"], again.json["duplicates"]) == (98, 2)
     assert "retry-after" not in again.headers
 
 
 def test_a_record_beyond_belief_is_refused(tenant: Tenant) -> None:
     """400 names the field, in a batch record by record; nothing of it is counted."""
-    path, token = f"{tenant.app}/usage", tenant.app_token
-    counts = dict.fromkeys(
-        ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
-        10**9,
-    )
+    names = ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
+    counts = dict.fromkeys(names, 10**9)
     bad = [
         (usage(**counts, output_tokens=10**9), "input_tokens"),
         (usage(output_tokens=2_000_000), "output_tokens"),
@@ -169,12 +146,11 @@ def test_a_record_beyond_belief_is_refused(tenant: Tenant) -> None:
         (usage(input_tokens=5_000_000, cache_write_1h_tokens=6_000_000), "cache_write_1h_tokens"),
     ]
     for record, field in bad:
-        reply = tenant.api.call("POST", path, record, token=token)
+        reply = tenant.record(record)
         assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
         assert [error["field"] for error in reply.json["errors"]] == [field]
     good = usage(input_tokens=200_000, cache_read_tokens=800_000, output_tokens=128_000)
-    batch = {"requests": [*(record for record, _ in bad), good]}
-    reply = tenant.api.call("POST", f"{path}/batch", batch, token=token)
+    reply = tenant.record_many(*(record for record, _ in bad), good)
     assert (reply.json["accepted"], reply.json["failed"]) == (1, 4)
     for result, (_, field) in zip(reply.json["results"], bad, strict=False):
         assert result["code"] == "INVALID_REQUEST"

@@ -40,6 +40,11 @@ def requests_of(events: list[Event]) -> list[str]:
     return [record["request_id"] for event in events for record in event.data["records"]]
 
 
+async def issue_key(fleet: Fleet, tenant: Tenant) -> str:
+    issued = await fleet.call("POST", f"{tenant.org}/provisioning-key", key=KEY)
+    return str(issued.json["provisioning_key"])
+
+
 async def test_usage_at_another_instance_is_told_within_two_seconds(fleet: Fleet) -> None:
     tenant = await fleet.register(str(uuid.uuid4()))
     async with fleet.listen(0, token=tenant.org_token) as browser:
@@ -217,9 +222,7 @@ async def test_a_short_absence_costs_nothing(fleet: Fleet) -> None:
 
 async def test_nobody_sees_what_is_anothers(fleet: Fleet) -> None:
     mine, other = await fleet.register(new_id(), **TINY), await fleet.register(new_id(), **TINY)
-    key = (await fleet.call("POST", f"{mine.org}/provisioning-key", key=KEY)).json[
-        "provisioning_key"
-    ]
+    key = await issue_key(fleet, mine)
     third = await fleet.register(new_id())
     covering = {"name": "two", "role": "VIEWER", "org_ids": [mine.org_id, third.org_id]}
     two = (await fleet.call("POST", "/api/v1/admin-keys", covering, key=KEY)).json["key"]
@@ -281,9 +284,7 @@ def seen(browser: Browser, tenant: Tenant) -> set[str]:
 async def test_a_token_that_was_revoked_ends_its_stream(fleet: Fleet) -> None:
     """Wherever it was revoked, within 30 s; so do an organisation's key and an app that is gone."""
     tenant = await fleet.register(new_id())
-    key = (await fleet.call("POST", f"{tenant.org}/provisioning-key", key=KEY)).json[
-        "provisioning_key"
-    ]
+    key = await issue_key(fleet, tenant)
     async with (
         fleet.listen(0, token=tenant.app_token) as by_app,
         fleet.listen(0, token=tenant.org_token) as by_org,
@@ -302,6 +303,17 @@ async def test_a_token_that_was_revoked_ends_its_stream(fleet: Fleet) -> None:
         assert not by_deployment.has_ended
 
 
+async def test_silence_is_told_every_ten_seconds(lone: Fleet) -> None:
+    tenant = await lone.register(new_id())
+    async with lone.listen(0, token=tenant.org_token) as browser:
+        for count in (1, 2):
+            await lone.pass_until(lambda: browser.comments == count, 11_000)  # noqa: B023
+        before = browser.last_id
+        await lone.pass_ms(FEED_SECS * 1000, step_ms=5_000)
+        assert browser.last_id != before
+        assert browser.events == []
+
+
 async def test_a_token_that_expires_ends_its_stream(lone: Fleet) -> None:
     tenant = await lone.register(new_id())
     async with lone.listen(0, token=tenant.app_token) as browser:
@@ -310,18 +322,6 @@ async def test_a_token_that_expires_ends_its_stream(lone: Fleet) -> None:
         assert not browser.has_ended
         lone.clock.advance_ms(100_000)
         await lone.pass_until(lambda: browser.has_ended, 15_000)
-
-
-async def test_silence_is_told_every_ten_seconds(lone: Fleet) -> None:
-    tenant = await lone.register(new_id())
-    async with lone.listen(0, token=tenant.org_token) as browser:
-        await lone.pass_until(lambda: browser.comments == 1, 11_000)
-        await lone.pass_until(lambda: browser.comments == 2, 11_000)
-        assert browser.events == []
-        before = browser.last_id
-        await lone.pass_ms(FEED_SECS * 1000, step_ms=5_000)
-        assert browser.last_id != before
-        assert browser.events == []
 
 
 async def refusal(fleet: Fleet, **headers: str) -> tuple[int, Any, Any]:
@@ -379,12 +379,17 @@ async def test_a_thousand_who_want_to_listen_are_mostly_refused(lone: Fleet) -> 
 
 
 async def test_without_credentials_nothing_is_told(lone: Fleet) -> None:
+    """And a HEAD opens no stream."""
     tenant = await lone.register(new_id())
     assert (await refusal(lone))[0] == 401
     assert (await refusal(lone, x_api_key="x" * 40))[0] == 401
     bearer = {"authorization": f"Bearer {tenant.app_token}"}
     status, body, _ = await refusal(lone, **bearer, last_event_id="yesterday")
     assert (status, body["errors"][0]["field"]) == (400, "last_event_id")
+    url = lone.services[0].url + "/api/v1/events"
+    async with lone.services[0].session.head(url, headers={"x-api-key": KEY}) as reply:
+        assert (reply.status, reply.content_type) == (200, "text/event-stream")
+        assert (reply.headers["cache-control"], await reply.read()) == ("no-store", b"")
 
 
 async def test_events_that_are_turned_off_are_not_there(
@@ -396,15 +401,6 @@ async def test_events_that_are_turned_off_are_not_there(
         await fleet.record(tenant)
         await fleet.pass_ms(3_000)
         assert (await refusal(fleet, x_api_key=KEY))[0] == 404
-
-
-async def test_a_head_opens_no_stream(lone: Fleet) -> None:
-    async with lone.services[0].session.head(
-        lone.services[0].url + "/api/v1/events", headers={"x-api-key": KEY}
-    ) as reply:
-        assert reply.status == 200
-        assert reply.content_type == "text/event-stream"
-        assert (reply.headers["cache-control"], await reply.read()) == ("no-store", b"")
 
 
 async def test_who_does_not_read_is_cut_off(lone: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

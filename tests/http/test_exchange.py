@@ -12,17 +12,13 @@ async def answer(one: Exchange, headers: list[tuple[bytes, bytes]], body: bytes)
     await one.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def test_head_and_body_are_one_write() -> None:
+@pytest.mark.parametrize(("method", "body"), [("GET", b"ok"), ("HEAD", b"")])
+async def test_head_and_body_are_one_write(method: str, body: bytes) -> None:
+    """The answer to HEAD has no body."""
     transport = Written()
-    await answer(exchange(transport), [(b"content-length", b"2")], b"ok")
-    assert transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+    await answer(exchange(transport, method), [(b"content-length", b"2")], b"ok")
+    assert transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + body]
     assert not transport.closed
-
-
-async def test_the_answer_to_head_has_no_body() -> None:
-    transport = Written()
-    await answer(exchange(transport, "HEAD"), [(b"content-length", b"2")], b"ok")
-    assert transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"]
 
 
 @pytest.mark.parametrize("said", [True, False])

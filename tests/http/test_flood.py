@@ -7,7 +7,6 @@ import asyncio
 import json
 import sqlite3
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fault_proxy import FaultProxy
-from http_fixtures import ENVIRONMENT, Api, Reply, Tenant, usage
+from http_fixtures import ENVIRONMENT, FORCED, Api, Reply, Tenant, dynamodb_url, usage
 from pricekeeper.metering.committer import PENDING_MAX
 from scraping import scrape
 from serving import Server, running_server
@@ -72,11 +71,10 @@ class Sender:
 
 def check_spent(tenant: Tenant, cost_usd_micros: int) -> None:
     """Ask until the sum includes all records; sums are cached for seconds."""
-    path = f"{tenant.app}/model-selection?force_check=true"
     until = time.monotonic() + 30
     spent = -1
     while spent < cost_usd_micros and time.monotonic() < until:
-        reply = tenant.api.call("GET", path, token=tenant.app_token)
+        reply = tenant.select(FORCED)
         assert reply.status == 200, reply.data
         spent = reply.json["quota_status"]["models_status"]["economy"]["spend_usd_micros"]
     assert spent == cost_usd_micros
@@ -155,8 +153,7 @@ async def stuck_dynamodb(
 
     async with FaultProxy(engine) as proxy:
         proxy.next("TransactWriteItems", *[open_.wait] * 1_000)
-        prefix = f"flood-{uuid.uuid4().hex[:8]}-"
-        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
+        store = dynamodb_url(proxy.endpoint)
         running = running_server(folder, environment=ENVIRONMENT, store=store)
         server = await asyncio.to_thread(running.__enter__)
         try:

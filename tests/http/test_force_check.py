@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Tenant, usage
+from http_fixtures import FORCED, ORG, Tenant
 from pricekeeper.clock import SystemClock
-from pricekeeper.settings import Settings, SqliteLocation
-from pricekeeper.testing.serving import running_service
 from scraping import scrape
+from served import served
 
 QUERIES = 'pricekeeper_store_calls_total{call="query"}'
 QUERIES_OF_A_SUM = 4
@@ -28,25 +27,15 @@ class StandingClock(SystemClock):
 
 @pytest.fixture
 def tenant(tmp_path: Path) -> Iterator[Tenant]:
-    settings = Settings(
-        store=SqliteLocation(str(tmp_path / "store.db")),
-        data_dir=tmp_path / "data",
-        provisioning_key=KEY,
-        metrics_token=METRICS_TOKEN,
-        aggregator_interval_secs=0,
-        log_level="error",
-        drain_secs=0,
-    )
-    with running_service(settings, StandingClock()) as url:
-        yield Tenant(Api(url)).register()
+    with served(tmp_path, clock=StandingClock()) as api:
+        yield Tenant(api).register()
 
 
 def test_a_flood_of_forced_checks_sums_once(tenant: Tenant) -> None:
     """However many connections ask; a record in between is seen at once, with one more sum."""
-    path, token = f"{tenant.app}/model-selection?force_check=true", tenant.app_token
 
     def check() -> str:
-        reply = tenant.api.call("GET", path, token=token)
+        reply = tenant.select(FORCED)
         assert reply.status == 200
         label: str = reply.json["recommended_model"]["label"]
         return label
@@ -56,8 +45,7 @@ def test_a_flood_of_forced_checks_sums_once(tenant: Tenant) -> None:
         assert set(threads.map(lambda _: check(), range(100))) == {"premium"}
     assert scrape(tenant.api)[QUERIES] - before <= QUERIES_OF_A_SUM
 
-    over = usage(input_tokens=ORG["quotas"]["premium"], output_tokens=0)
-    assert tenant.api.call("POST", f"{tenant.app}/usage", over, token=token).status == 202
+    assert tenant.record(input_tokens=ORG["quotas"]["premium"], output_tokens=0).status == 202
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(lambda _: check(), range(100))) == {"standard"}
     assert scrape(tenant.api)[QUERIES] - before <= 2 * QUERIES_OF_A_SUM

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
@@ -83,17 +84,22 @@ def quota_line(policy: Policy) -> str:
     return f"pricekeeper_quota_used_ratio{{{whose}}}"
 
 
-@pytest.fixture
-async def at(tmp_path: Path) -> AsyncIterator[Instance]:
+@asynccontextmanager
+async def observing(folder: Path, **changes: Any) -> AsyncIterator[Instance]:
     clock = ManualClock()
-    settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path / "data")
+    settings = Settings(SqliteLocation(MEMORY), data_dir=folder / "data", **changes)
     async with open_services(settings, clock=clock) as services:
-        supervisor = Supervisor(clock)
-        limits = ApiLimits(services.limiter, {})
+        supervisor, limits = Supervisor(clock), ApiLimits(services.limiter, {})
         observer = Observer(services, Metrics(services.meter), supervisor, limits)
         await observer.read_lag()
         yield Instance(clock, services, supervisor, observer)
         await supervisor.close()
+
+
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Instance]:
+    async with observing(tmp_path) as instance:
+        yield instance
 
 
 async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
@@ -115,13 +121,8 @@ async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
 
 async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
     """Neither zero, a promise, nor more, an alarm."""
-    settings = Settings(
-        SqliteLocation(MEMORY), data_dir=tmp_path / "data", aggregator_interval_secs=0
-    )
-    async with open_services(settings, clock=ManualClock()) as services:
-        supervisor, limits = Supervisor(services.clock), ApiLimits(services.limiter, {})
-        observer = Observer(services, Metrics(services.meter), supervisor, limits)
-        assert isnan(read_samples(observer.metrics.render_exposition().decode())[LAG])
+    async with observing(tmp_path, aggregator_interval_secs=0) as instance:
+        assert isnan(instance.scrape()[LAG])
 
 
 async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:

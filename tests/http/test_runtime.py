@@ -175,18 +175,19 @@ def test_leases_are_taken_adjusted_and_released(tenant: Tenant) -> None:
     """Each step is idempotent by its id; a denial says which limit, how much and until when."""
     lease_id = str(uuid.uuid4())
 
-    def remaining() -> int:
-        left: int = tenant.ask("GET", "limits").json["resources"]["standard"]["rpm"]["remaining"]
-        return left
+    def shown() -> tuple[int, int]:
+        """What remains of the limit, and what was consumed over the bucket's life."""
+        rpm = tenant.ask("GET", "limits").json["resources"]["standard"]["rpm"]
+        return rpm["remaining"], rpm["consumed"]
 
     for _ in range(2):
         taken = tenant.acquire(4, "standard", lease_id=lease_id)
         assert (taken.status, taken.json["lease_id"]) == (200, lease_id)
-    assert remaining() == 6
+    assert shown() == (6, 4)
     adjust = {"adjustment_id": str(uuid.uuid4()), "delta": {"rpm": 3}}
     for _ in range(2):
         assert tenant.ask("POST", f"leases/{lease_id}/adjust", adjust).status == 200
-    assert remaining() == 3
+    assert shown() == (3, 7)
     denied = tenant.acquire(9, "standard")
     assert (denied.status, denied.code) == (429, "RATE_LIMIT_EXCEEDED")
     fields = {"scope", "limit", "requested", "available", "retry_after_ms"}
@@ -195,7 +196,7 @@ def test_leases_are_taken_adjusted_and_released(tenant: Tenant) -> None:
     assert tenant.acquire(11, "standard").json["violations"][0]["never"] is True
     for _ in range(2):
         assert tenant.ask("POST", f"leases/{lease_id}/release").status == 204
-    assert remaining() == 10
+    assert shown() == (10, 0)
     assert tenant.ask("POST", f"leases/{uuid.uuid4()}/release").code == "NOT_FOUND"
     unknown = tenant.acquire(1, "unheard-of")
     assert (unknown.status, unknown.code) == (400, "INVALID_MODEL_LABEL")

@@ -85,11 +85,8 @@ def test_a_failure_later_keeps_what_is_known_and_says_so(
         tenant = Tenant(api).register()
         keys.rename(tmp_path / "away")
 
-        def failures() -> float:
-            name = 'pricekeeper_signing_keys_refreshes_total{outcome="failed"}'
-            return scrape(api)[name]
-
-        until(lambda: failures() > 0, server.output)
+        failed = 'pricekeeper_signing_keys_refreshes_total{outcome="failed"}'
+        until(lambda: scrape(api)[failed] > 0, server.output)
         assert tenant.login()["access_token"]
         assert "keyring_unusable" in server.output()
         assert KEYS in server.output()
