@@ -706,7 +706,7 @@ class TestBudgets:
         assert shared.budgets()["quota-premium"] == quotas[0]
 
     def test_one_for_each_value_of_a_tag(self, api: Api) -> None:
-        """An app's and its organisation's of one name are told apart by scope, each once."""
+        """Budgets of one name of an app and its organisation differ by scope; each is listed once."""
         per_team = budget("team", 20_000, per_tag="team")
         shop = open_shop(api, {"budgets": [per_team]}, tag_keys=["team"], budgets=[per_team])
         red, blue = {"tags": {"team": "red"}}, {"tags": {"team": "blue#1"}}

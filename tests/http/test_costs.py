@@ -182,7 +182,7 @@ REPEATED: dict[str, Request] = {
     "acquire": lambda world, tenant: world.acquire(tenant),
     "new admin key": lambda world, _: world.administer(201, "POST", ADMIN_KEYS, **VIEWER),
 }
-"""What was done once before."""
+"""The second request is measured."""
 Operation = Callable[[World, Tenant], Callable[[], object]]
 OPERATIONS: dict[str, Operation] = {}
 """The others: what the function does is not counted, what it returns is."""

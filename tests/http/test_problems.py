@@ -142,7 +142,7 @@ def header(problem: Problem, name: bytes) -> str | None:
 
 
 def a_violation(violation: Violation, scope: str, **when: Any) -> dict[str, Any]:
-    """As it is told."""
+    """A violation in an answer."""
     amounts = {"requested": violation.requested, "available": violation.available}
     return {"scope": scope, "limit": violation.limit, **amounts, **when}
 
