@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_fixtures import METRICS_TOKEN, Api
+from pricekeeper.pricing import load_catalogue
+from pricekeeper.pricing.refresh import DAYS_AHEAD
 from serving import select_a_moment
 
 PATIENCE_SECS = 20
@@ -41,6 +43,13 @@ def until(condition: Callable[[], bool], told: Callable[[], object] = str) -> No
     while not condition():
         assert time.monotonic() < deadline, told()
         select_a_moment()
+
+
+def until_prices_are_published(api: Api) -> None:
+    """Until the service has written the prices of its file, which it does once after a start."""
+    puts = 'pricekeeper_store_calls_total{call="put"}'
+    items = len(load_catalogue(None).labels) * (DAYS_AHEAD + 1)
+    until(lambda: scrape(api).get(puts, 0) >= items)
 
 
 @contextmanager

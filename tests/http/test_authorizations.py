@@ -706,7 +706,7 @@ class TestBudgets:
         assert shared.budgets()["quota-premium"] == quotas[0]
 
     def test_one_for_each_value_of_a_tag(self, api: Api) -> None:
-        """Budgets of one name of an app and its organisation differ by scope; each is listed once."""
+        """Budgets of one name differ by scope: the app's and the organisation's are both listed."""
         per_team = budget("team", 20_000, per_tag="team")
         shop = open_shop(api, {"budgets": [per_team]}, tag_keys=["team"], budgets=[per_team])
         red, blue = {"tags": {"team": "red"}}, {"tags": {"team": "blue#1"}}

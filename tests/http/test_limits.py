@@ -19,7 +19,7 @@ from pricekeeper.limiter import Limiter
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, MEMORY, SqliteLocation, read_settings
 from pricekeeper.storage import open_store
 from pricekeeper.telemetry import StoreMeter
-from scraping import scrape
+from scraping import scrape, until_prices_are_published
 from served import served
 from serving import running_server
 
@@ -210,6 +210,7 @@ def test_a_flood_of_guesses_does_not_reach_the_store(tmp_path: Path) -> None:
         check_refusal(replies[-1])
         secret = mint(PERMIT, CLIENT_SECRET, secrets.token_bytes).reveal()
         counts = []
+        until_prices_are_published(api)
         for guessed in ("pks_guess", secret):
             before = store_calls(api)
             for _ in range(20):

@@ -15,7 +15,7 @@ from pricekeeper.http.health import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Key, Put, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter
-from scraping import scrape
+from scraping import scrape, until_prices_are_published
 from served import served
 
 GETS = 'pricekeeper_store_calls_total{call="get"}'
@@ -33,6 +33,7 @@ def test_however_often_it_is_asked_the_store_is_written_once_a_second(
         def ask(_: int) -> int:
             return api.call("GET", "/readyz").status
 
+        until_prices_are_published(api)
         for second in range(3):
             before = scrape(api)
             assert set(pool.map(ask, range(20))) == {200}

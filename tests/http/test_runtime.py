@@ -176,7 +176,7 @@ def test_leases_are_taken_adjusted_and_released(tenant: Tenant) -> None:
     lease_id = str(uuid.uuid4())
 
     def shown() -> tuple[int, int]:
-        """What remains of the limit, and what was consumed over the bucket's life."""
+        """What remains of the limit, and the amount consumed over the bucket's life."""
         rpm = tenant.ask("GET", "limits").json["resources"]["standard"]["rpm"]
         return rpm["remaining"], rpm["consumed"]
 
