@@ -19,11 +19,13 @@ from typing import Any, Final
 import yaml
 
 from pricekeeper.settings import PREFIX_DEFAULT
-from pricekeeper.storage.tables import ALL_TABLES, Table
+from pricekeeper.storage.tables import ALL_TABLES, DAILY_TOTAL, USAGE_AGG_SHARDED, Table
 from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
 
 TEMPLATE: Final = Path(__file__).resolve().parent.parent / "deploy" / "tables.template.yaml"
 PREFIX_PARAMETER: Final = "TablePrefix"
+STREAM_PARAMETER: Final = "UsageStream"
+STREAMED: Final = (USAGE_AGG_SHARDED, DAILY_TOTAL)
 
 _HEADER: Final = (
     "# Made by tools/cloudformation.py from src/pricekeeper/storage/tables.py.\n"
@@ -54,7 +56,16 @@ def template() -> dict[str, Any]:
                 "Default": PREFIX_DEFAULT,
                 "AllowedPattern": "[A-Za-z0-9_.-]{1,100}",
                 "Description": "What the names of all tables start with, as in PRICEKEEPER_STORE",
-            }
+            },
+            STREAM_PARAMETER: {
+                "Type": "String",
+                "Default": "NONE",
+                "AllowedValues": ["NONE", "OLD_IMAGE", "NEW_IMAGE", "NEW_AND_OLD_IMAGES"],
+                "Description": "The stream of UsageAggSharded and DailyTotal; docs/deploy.md",
+            },
+        },
+        "Conditions": {
+            STREAM_PARAMETER: {"Fn::Not": [{"Fn::Equals": [{"Ref": STREAM_PARAMETER}, "NONE"]}]}
         },
         "Resources": {logical_id(table): _resource(table) for table in ALL_TABLES},
         "Outputs": _outputs(),
@@ -80,6 +91,11 @@ def _resource(table: Table) -> dict[str, Any]:
     }
     if table.expires:
         properties["TimeToLiveSpecification"] = {"AttributeName": EXPIRY, "Enabled": True}
+    if table in STREAMED:
+        stream = {"StreamViewType": {"Ref": STREAM_PARAMETER}}
+        properties["StreamSpecification"] = {
+            "Fn::If": [STREAM_PARAMETER, stream, {"Ref": "AWS::NoValue"}]
+        }
     return {
         "Type": "AWS::DynamoDB::Table",
         "DeletionPolicy": "Retain",
@@ -102,6 +118,13 @@ def _outputs() -> dict[str, Any]:
         **{
             f"{logical_id(table)}Arn": {"Value": {"Fn::GetAtt": [logical_id(table), "Arn"]}}
             for table in ALL_TABLES
+        },
+        **{
+            f"{logical_id(table)}StreamArn": {
+                "Condition": STREAM_PARAMETER,
+                "Value": {"Fn::GetAtt": [logical_id(table), "StreamArn"]},
+            }
+            for table in STREAMED
         },
     }
 

@@ -116,9 +116,31 @@ def test_the_prefix_is_the_settings_own(template: dict[str, Any]) -> None:
     assert parse_store_location(url) == DynamoDbLocation(REGION, "team-a_1.")
 
 
-def make_table(client: Any, properties: dict[str, Any], prefix: str) -> None:
+def test_the_tables_of_usage_have_a_stream_if_the_stack_says_so(
+    template: dict[str, Any], client: Any, prefix: str
+) -> None:
+    """For the retention by Streams; the other tables have none, and by default none has one."""
+    assert template["Parameters"]["UsageStream"]["Default"] == "NONE"
+    streams = {}
+    for resource in template["Resources"].values():
+        make_table(client, resource["Properties"], prefix, stream="OLD_IMAGE")
+    for table in ALL_TABLES:
+        described = client.describe_table(TableName=prefix + table.name)["Table"]
+        if "StreamSpecification" in described:
+            streams[table.name] = described["StreamSpecification"]["StreamViewType"]
+    assert streams == {"UsageAggSharded": "OLD_IMAGE", "DailyTotal": "OLD_IMAGE"}
+
+
+def make_table(
+    client: Any, properties: dict[str, Any], prefix: str, *, stream: str = "NONE"
+) -> None:
     """Do what CloudFormation does with a table's properties, as far as an engine can."""
     request = dict(properties)
+    streamed = request.pop("StreamSpecification", None)
+    if streamed is not None and stream != "NONE":
+        condition, specification, _ = streamed["Fn::If"]
+        assert specification == {"StreamViewType": {"Ref": condition}}
+        request["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream}
     request["TableName"] = filled_in(properties["TableName"]["Fn::Sub"], prefix)
     expiry = request.pop("TimeToLiveSpecification", None)
     for unknown_to_the_engine in ("PointInTimeRecoverySpecification", "SSESpecification"):

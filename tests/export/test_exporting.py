@@ -28,7 +28,7 @@ async def test_every_record_of_the_day_is_in_the_files_once(
     found = 0
     for org_id in ORGS:
         reported = company.of(day, org_id)
-        records = rows((folder / f"day={day}/org={org_id}/records.jsonl.gz").read_bytes())
+        records = rows((folder / f"records/day={day}/org={org_id}/records.jsonl.gz").read_bytes())
         assert [row["request_id"] for row in records] == sorted(reported)
         for row in records:
             policy, usage = reported[row["request_id"]]
@@ -148,7 +148,7 @@ async def test_a_total_that_is_not_the_sum_is_told(
 
 
 def gzip_of(folder: Path, day: str, org_id: str, kind: str) -> bytes:
-    return (folder / f"day={day}/org={org_id}/{kind}.jsonl.gz").read_bytes()
+    return (folder / f"{kind}/day={day}/org={org_id}/{kind}.jsonl.gz").read_bytes()
 
 
 async def test_progress_is_told_as_it_goes(company: Company, day: str, folder: Path) -> None:
@@ -218,7 +218,7 @@ async def test_an_id_leads_out_of_no_folder(company: Company, folder: Path) -> N
     day = company.reported[-1][1]
     await company.export(folder / "deep" / "folder", day)
     assert names(folder) == {"deep"}
-    assert f"deep/folder/day={day}/org=..%2F..%2Fx/records.jsonl.gz" in tree(folder)
+    assert f"deep/folder/records/day={day}/org=..%2F..%2Fx/records.jsonl.gz" in tree(folder)
 
 
 async def test_a_file_is_replaced_in_one_step(folder: Path) -> None:

@@ -36,7 +36,7 @@ async def test_parquet_has_the_same_rows(company: Company, day: str, folder: Pat
     assert tree(folder / "a") == tree(folder / "b")
     for org_id in ORGS:
         for kind in ("records", "totals"):
-            path = f"day={day}/org={org_id}/{kind}"
+            path = f"{kind}/day={day}/org={org_id}/{kind}"
             lines = rows((folder / "jsonl" / f"{path}.jsonl.gz").read_bytes())
             assert read(folder / "a" / f"{path}.parquet") == lines
     manifest = json.loads((folder / "a" / f"day={day}" / "manifest.json").read_bytes())
@@ -52,7 +52,7 @@ async def test_a_correction_says_which_record_it_takes_out(
     company, day, corrections = voided
     for file_format in FileFormat:
         await company.export(folder / file_format, day, file_format=file_format)
-    path = f"day={day}/org={ORGS[0]}/records"
+    path = f"records/day={day}/org={ORGS[0]}/records"
     records = read(folder / "parquet" / f"{path}.parquet")
     assert records == rows((folder / "jsonl" / f"{path}.jsonl.gz").read_bytes())
     found = {row["voids"]: row["request_id"] for row in records if row["voids"] is not None}

@@ -87,7 +87,7 @@ async def test_a_stopped_export_to_s3_goes_on(
     with pytest.raises(asyncio.CancelledError):
         await company.exporter(bucket).export_day(day)
     monkeypatch.setattr(bucket, "put_bytes", put_bytes)
-    await bucket.put_bytes(f"day={day}/org={ORGS[1]}/totals.jsonl.gz", b"damaged")
+    await bucket.put_bytes(f"totals/day={day}/org={ORGS[1]}/totals.jsonl.gz", b"damaged")
     put_file = bucket.put_file
 
     async def note_sent(path: str, written: WrittenFile) -> None:
@@ -96,7 +96,9 @@ async def test_a_stopped_export_to_s3_goes_on(
 
     monkeypatch.setattr(bucket, "put_file", note_sent)
     await company.exporter(bucket).export_day(day)
-    assert sent == [f"day={day}/org={ORGS[1]}/{name}.jsonl.gz" for name in ("records", "totals")]
+    assert sent == [
+        f"{name}/day={day}/org={ORGS[1]}/{name}.jsonl.gz" for name in ("records", "totals")
+    ]
     manifest = json.loads(await bucket.read(f"day={day}/manifest.json") or b"")
     for org in manifest["organisations"]:
         for file in org["files"]:

@@ -68,7 +68,11 @@ async def test_kill_9_at_any_step_changes_nothing_of_the_result(
         assert all(seen[path] == whole[path] for path in listed)  # whole, or not there
         assert run(location, stopped, day, now_ms, 1_000) == 0
         assert tree(stopped) == whole
-        assert names(stopped) == {f"day={day}"}  # nothing is left of the one that was killed
+        assert names(stopped) == {
+            f"day={day}",
+            "records",
+            "totals",
+        }  # nothing is left of the one that was killed
     again = folder / "again"
     for step in (2, 9, 9, 16):
         run(location, again, day, now_ms, step)
@@ -99,7 +103,7 @@ async def stop_before_the_manifest(company: Company, folder: Path, day: str) -> 
 async def test_files_that_are_as_noted_are_kept(company: Company, day: str, folder: Path) -> None:
     """They are not written again; one that is missing or damaged is."""
     await stop_before_the_manifest(company, folder, day)
-    records = [folder / f"day={day}/org={org_id}/records.jsonl.gz" for org_id in ORGS]
+    records = [folder / f"records/day={day}/org={org_id}/records.jsonl.gz" for org_id in ORGS]
     before = [path.stat().st_ino for path in records]
     whole = records[1].read_bytes()
     records[1].write_bytes(whole[:-1] + b"?")

@@ -216,7 +216,7 @@ class Exporter:
     async def _put(
         self, day: str, org_id: str, name: str, kind: type[RecordRow | TotalRow], lines: SortedLines
     ) -> FileEntry:
-        path = f"{org_path(day, org_id)}/{name}{self._format.suffix}"
+        path = f"{name}/{org_path(day, org_id)}/{name}{self._format.suffix}"
         aside = self._to.scratch / f"{name}{self._format.suffix}"
         try:
             written = await asyncio.to_thread(write_rows, aside, self._format, kind, lines.lines())
