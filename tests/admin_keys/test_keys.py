@@ -2,14 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from admin_keys.conftest import BY, counts, create, keys_of
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
-from faulty_store import Faults, FaultyStore, Interleaving
+from faulty_store import REFUSED, Faults, FaultyStore, Interleaving, Overtaken
 from pricekeeper.admin_keys import AdminKeys, IssuedKey, list_roots, parse_key_name
 from pricekeeper.admin_keys.items import HASH, item_key
 from pricekeeper.admin_keys.service import KEY_AGE_MS_MAX, LAST_USED_SECS
@@ -21,7 +20,7 @@ from pricekeeper.errors import (
     NotPermittedError,
     StoreUnavailableError,
 )
-from pricekeeper.storage import Set, Store, Update, Write
+from pricekeeper.storage import Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from stores import stored
@@ -87,10 +86,8 @@ class TestOneKey:
         for name in ("first", "second", "third"):
             made.append(await create(here, name=name))
             clock.pass_ms(1_000)
-        known = {issued.key.key_id for issued in made}
-        assert [one for one in await ids_of(here) if one in known] == [
-            issued.key.key_id for issued in made
-        ]
+        ids = [issued.key.key_id for issued in made]
+        assert [one for one in await ids_of(here) if one in ids] == ids
         found, after = [], None
         for _ in range(1_000):
             page = await here.list_keys(ALL_ORGS, after, 1)
@@ -204,21 +201,6 @@ class SlowReads:
         return found
 
 
-class Meeting:
-    """A store whose writes begin when so many have come."""
-
-    def __init__(self, store: Store, count: int) -> None:
-        self._store = store
-        self._barrier = asyncio.Barrier(count)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    async def transact(self, operations: Sequence[Write]) -> None:
-        await self._barrier.wait()
-        await self._store.transact(operations)
-
-
 class TestRotation:
     async def test_the_name_the_role_and_the_end_stay(
         self, here: AdminKeys, clock: MovableClock
@@ -254,8 +236,9 @@ class TestRotation:
         self, store: Store, clock: MovableClock
     ) -> None:
         """Else both would be shown a key, and one of them would not work."""
-        meeting = Meeting(store, 2)
-        racers = [keys_of(meeting, clock) for _ in range(2)]  # type: ignore[arg-type]
+        barrier = asyncio.Barrier(2)
+        meeting = Overtaken(store, lambda _: barrier.wait())
+        racers = [keys_of(meeting, clock) for _ in range(2)]
         issued = await create(keys_of(store, clock))
         rotations = [one.rotate(issued.key.key_id, 24, BY) for one in racers]
         results = await asyncio.gather(*rotations, return_exceptions=True)
@@ -315,7 +298,7 @@ class TestUse:
     ) -> None:
         """And it is tried again when the key is read the next time."""
         issued, turns = await create(here), Interleaving(1)
-        faulty = FaultyStore(store, turns, Faults(refused_pct=100, spare_reads=True))
+        faulty = FaultyStore(store, turns, REFUSED)
         keys = keys_of(faulty, clock)
 
         async def use() -> list[bool]:

@@ -2,12 +2,12 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
 
-from faulty_store import Faults, FaultyStore, Interleaving
+from faulty_store import Faults, FaultyStore, Interleaving, Overtaken
 from pricekeeper.errors import (
     CancellationReason,
     InvalidTokenError,
@@ -28,7 +28,7 @@ from pricekeeper.sessions.service import (
     OPEN_BACKOFF,
 )
 from pricekeeper.sessions.session import derive, hash_of
-from pricekeeper.storage import ITEM_ABSENT, ITEM_EXISTS, Delete, Item, Put, Update, Write
+from pricekeeper.storage import ITEM_ABSENT, ITEM_EXISTS, Delete, Item, Put, Update
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from sessions.conftest import LIMIT, Client, InstantClock, MeetingStore, Watch
@@ -156,16 +156,13 @@ async def test_a_victim_that_refreshes_just_before_its_eviction_is_evicted(clien
     opened = [await client.open() for _ in range(LIMIT)]
     saved: list[Opened] = []
 
-    class RefreshFirst(FaultyStore):
-        async def transact(self, operations: Sequence[Write]) -> None:
-            if not saved:
-                saved.append(await client.refresh(opened[0].refresh_token))
-            await super().transact(operations)
+    async def refresh_first(_: object) -> None:
+        if not saved:
+            saved.append(await client.refresh(opened[0].refresh_token))
 
-    store = RefreshFirst(client.store, Interleaving(0), Faults())
-    newest = await Sessions(store, clock=client.clock, keys=client.keys).open_session(
-        client.login()
-    )
+    store = Overtaken(client.store, refresh_first)
+    late = Sessions(store, clock=client.clock, keys=client.keys)
+    newest = await late.open_session(client.login())
     assert newest.session.id.slot == opened[0].session.id.slot
     for evicted in (opened[0], saved[0]):
         with pytest.raises(InvalidTokenError):
@@ -214,16 +211,8 @@ async def test_a_race_that_is_never_won_ends_after_a_bounded_number_of_attempts(
     for _ in range(LIMIT):
         await client.open()
 
-    class AlwaysLate(FaultyStore):
-        async def transact(self, operations: Sequence[Write]) -> None:
-            await Client.open(client)
-            await super().transact(operations)
-
-    late = Sessions(
-        AlwaysLate(client.store, Interleaving(0), Faults()),
-        clock=InstantClock(client.clock),
-        keys=client.keys,
-    )
+    store = Overtaken(client.store, lambda _: client.open())
+    late = Sessions(store, clock=InstantClock(client.clock), keys=client.keys)
     with pytest.raises(SessionLimitRaceError) as failure:
         await late.open_session(client.login())
     assert failure.value.code == "SESSION_RACE"

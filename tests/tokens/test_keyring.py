@@ -4,6 +4,7 @@ import base64
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +114,8 @@ def test_the_public_sees_the_public_half_only() -> None:
     keyring = new_keyring(NOW)
     (public,) = keyring.jwks(NOW)["keys"]
     assert public.keys() == {"kty", "crv", "x", "y", "kid", "use", "alg"}
-    assert (public["kty"], public["crv"], public["use"], public["alg"]) == (
-        "EC",
-        "P-256",
-        "sig",
-        "ES256",
-    )
-    published: Any = public
-    assert ECKey.import_key(published).thumbprint() == public["kid"]
+    assert {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256"}.items() <= public.items()
+    assert ECKey.import_key(public).thumbprint() == public["kid"]
     private = keyring.entries[0].signing["d"]
     for shown in (str(keyring.jwks(NOW)), repr(keyring.entries), repr(keyring)):
         assert private not in shown
@@ -167,55 +162,34 @@ def test_a_keyring_reads_as_it_was_written() -> None:
     assert parse_keyring(dump_keyring(keyring)).entries == keyring.entries
 
 
-def spoilt(how: str) -> str:
-    document = json.loads(dump_keyring(new_keyring(NOW)))
-    key = document["keys"][0]
-    other = json.loads(dump_keyring(new_keyring(NOW)))["keys"][0]
-    other_curve = ECKey.generate_key("P-384")
-    changes: dict[str, Any] = {
-        "not json": lambda: None,
-        "no keys": lambda: document.update(keys=[]),
-        "too many": lambda: document.update(keys=[key] * (KEYS_MAX + 1)),
-        "twice": lambda: document.update(keys=[key, key]),
-        "newer version": lambda: document.update(version=2),
-        "unknown field": lambda: key.update(note="x"),
-        "public only": lambda: key["signing"].pop("d"),
-        "another curve": lambda: key.update(
-            signing=other_curve.as_dict(private=True), kid=other_curve.thumbprint()
-        ),
-        "not on the curve": lambda: key["signing"].update(x=key["signing"]["y"]),
-        "halves of two keys": lambda: key["signing"].update(d=other["signing"]["d"]),
-        "another name": lambda: key.update(kid="../../etc/passwd"),
-        "short secret": lambda: key.update(refresh=base64.urlsafe_b64encode(b"short").decode()),
-        "no secret": lambda: key.update(refresh="!"),
-    }
-    changes[how]()
-    return "{" if how == "not json" else json.dumps(document)
+OTHER = new_keyring(NOW).entries[0].signing
+OTHER_CURVE = ECKey.generate_key("P-384")
+SPOILT: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "no keys": lambda document, _: document.update(keys=[]),
+    "too many": lambda document, key: document.update(keys=[key] * (KEYS_MAX + 1)),
+    "twice": lambda document, key: document.update(keys=[key, key]),
+    "newer version": lambda document, _: document.update(version=2),
+    "unknown field": lambda _, key: key.update(note="x"),
+    "public only": lambda _, key: key["signing"].pop("d"),
+    "another curve": lambda _, key: key.update(
+        signing=OTHER_CURVE.as_dict(private=True), kid=OTHER_CURVE.thumbprint()
+    ),
+    "not on the curve": lambda _, key: key["signing"].update(x=key["signing"]["y"]),
+    "halves of two keys": lambda _, key: key["signing"].update(d=OTHER["d"]),
+    "another name": lambda _, key: key.update(kid="../../etc/passwd"),
+    "short secret": lambda _, key: key.update(refresh=base64.urlsafe_b64encode(b"short").decode()),
+    "no secret": lambda _, key: key.update(refresh="!"),
+}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "not json",
-        "no keys",
-        "too many",
-        "twice",
-        "newer version",
-        "unknown field",
-        "public only",
-        "another curve",
-        "not on the curve",
-        "halves of two keys",
-        "another name",
-        "short secret",
-        "no secret",
-    ],
-)
+@pytest.mark.parametrize("how", ["not json", *SPOILT])
 def test_a_spoilt_keyring_is_refused(how: str) -> None:
     """At start, with a message that shows no key."""
-    text = spoilt(how)
+    document = json.loads(dump_keyring(new_keyring(NOW)))
+    if how in SPOILT:
+        SPOILT[how](document, document["keys"][0])
     with pytest.raises(KeyringError) as refusal:
-        parse_keyring(text)
+        parse_keyring(json.dumps(document) if how in SPOILT else "{")
     assert '"d"' not in str(refusal.value)
 
 
