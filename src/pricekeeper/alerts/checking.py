@@ -85,9 +85,9 @@ class Checks:
         self.unsettled: BadShares[OrgId] = BadShares(UNSETTLED_MS)
         """Charged pico-dollars by organisation, and those of unsettled calls."""
 
-    async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
+    async def run_forever(self) -> None:
         while True:
-            await self._clock.sleep_ms(interval_ms)
+            await self._clock.sleep_ms(INTERVAL_MS)
             await self.run_once()
 
     async def run_once(self) -> None:
@@ -121,13 +121,11 @@ class Checks:
             (True, self._sources.estimated),
             (False, self._sources.unpriced),
         ):
-            before = self._reported[is_estimated]
             seen = Counter(counts)
-            grown = {label: seen[label] - before[label] for label in seen}
+            grown = seen - self._reported[is_estimated]
             await self._decider.decide(
                 price_finding(label, is_estimated=is_estimated, records=more, now_ms=now_ms)
                 for label, more in grown.items()
-                if more > 0
             )
             self._reported[is_estimated] = seen
 
@@ -166,10 +164,9 @@ class Checks:
         return known
 
     async def _read_hours(self, org_id: OrgId, day: str) -> dict[int, int]:
-        hours: dict[int, int] = {}
+        hours: Counter[int] = Counter()
         for label in (await self._ranges.read_hourly_costs(org_id, None, day, day)).values():
-            for hour, cost in label.items():
-                hours[hour] = hours.get(hour, 0) + cost
+            hours.update(label)
         return hours
 
     async def _look_at_secrets(self) -> None:

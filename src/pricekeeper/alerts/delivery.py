@@ -106,7 +106,9 @@ class Courier:
 
     async def start_due(self) -> None:
         now_ms = self._clock.now_ms()
-        waiting = await self._read_waiting()
+        found = query_items(self._store, Query(ALERTS, items.OUTBOX))
+        read = [readable(items.waiting_from, item) async for item in found]
+        waiting = [one for one in read if one is not None]
         ages = [now_ms - one.oldest_ms for one in waiting if one.oldest_ms is not None]
         self.meter.outbox_age_secs = max(0, *ages, 0) // 1000
         self.meter.outbox_channels = len(waiting)
@@ -116,11 +118,6 @@ class Courier:
                 self._busy[one.receiver] = asyncio.create_task(
                     self._serve(one), name="pricekeeper-alerts"
                 )
-
-    async def _read_waiting(self) -> list[Waiting]:
-        found = query_items(self._store, Query(ALERTS, items.OUTBOX))
-        waiting = [readable(items.waiting_from, item) async for item in found]
-        return [one for one in waiting if one is not None]
 
     async def _serve(self, waiting: Waiting) -> None:
         try:

@@ -64,14 +64,14 @@ class DailyExports:
         except StoreError as error:
             _log.warning("kept_usage_not_released", code=error.code, error=str(error))
 
-    async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
+    async def run_forever(self) -> None:
         while True:
             try:
                 await self.settle_keeping()
                 await self.run_once()
             except (ExportError, StoreError) as error:  # the next interval continues
                 _log.error("export_failed", code=error.code, error=str(error))
-            await self._clock.sleep_ms(interval_ms)
+            await self._clock.sleep_ms(INTERVAL_MS)
 
     async def run_once(self) -> list[Manifest]:
         location = self._settings.export_to

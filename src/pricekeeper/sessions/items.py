@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.sessions.session import SLOTS_MAX, Labels, Session, SessionId, Slots
 from pricekeeper.storage import (
@@ -78,21 +80,10 @@ def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
 
 def session_item(session: Session) -> Item:
     """The item of a session."""
-    return {
-        **slot_key(session.subject, session.id.slot).attributes,
-        "nonce": session.id.nonce,
-        "token_generation": session.token_generation,
-        "rotation": session.rotation,
-        "key_id": session.key_id,
-        "refresh_hash": session.refresh_hash,
-        "previous_hash": session.previous_hash,
-        "opened_at_ms": session.opened_at_ms,
-        "refreshed_at_ms": session.refreshed_at_ms,
-        "user_agent": session.labels.user_agent,
-        "address": session.labels.address,
-        "ended_at_ms": session.ended_at_ms,
-        "expires_at_epoch": session.ends_at_epoch,
-    }
+    plain = msgspec.to_builtins(session)
+    named = {"nonce": session.id.nonce, **plain.pop("labels")}
+    del plain["subject"], plain["id"]
+    return {**slot_key(session.subject, session.id.slot).attributes, **named, **plain}
 
 
 def session_from(item: Mapping[str, Any]) -> Session:
@@ -104,7 +95,6 @@ def session_from(item: Mapping[str, Any]) -> Session:
         "subject": str(item["PK"]).removeprefix(partition("")),
         "id": {"slot": int(slot), "nonce": item.get("nonce")},
         "labels": {name: item.get(name) for name in Labels.__struct_fields__},
-        "ends_at_epoch": item.get("expires_at_epoch"),
         "ended_at_ms": item.get("ended_at_ms"),
     }
     return TypedItem(SESSIONS, {**item, **named}).convert(Session)

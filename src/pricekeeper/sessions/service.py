@@ -97,7 +97,8 @@ class Sessions:
 
         A lost race is repeated with full jitter, up to `OPEN_ATTEMPTS_MAX` times.
         """
-        _check(login)
+        if not 1 <= login.limit <= SLOTS_MAX:
+            raise InvalidValueError("session_limit", f"must be 1 to {SLOTS_MAX}")
         opening = self.opening(login)
         turn = self._turns.setdefault(login.subject, asyncio.Lock())
         attempt = 1
@@ -262,11 +263,6 @@ class Sessions:
         )
         self.meter.reused += 1
         await self._end(session.subject, session.id)
-
-
-def _check(login: Login) -> None:
-    if not 1 <= login.limit <= SLOTS_MAX:
-        raise InvalidValueError("session_limit", f"must be 1 to {SLOTS_MAX}")
 
 
 def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:

@@ -82,7 +82,7 @@ def make_labels(user_agent: str, address: str) -> Labels:
     return Labels(_printable(user_agent), _printable(address))
 
 
-class Session(msgspec.Struct, frozen=True):
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One session as in its slot."""
 
     subject: str
@@ -94,7 +94,7 @@ class Session(msgspec.Struct, frozen=True):
     previous_hash: str
     opened_at_ms: int
     refreshed_at_ms: int
-    ends_at_epoch: int
+    ends_at_epoch: int = msgspec.field(name="expires_at_epoch")
     labels: Labels
     ended_at_ms: int = 0
     """Not 0 if it was ended early; it stays in its slot until that is reused."""
