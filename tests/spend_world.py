@@ -136,8 +136,9 @@ def moment_at(hours: int) -> str:
 @contextmanager
 def running_world(request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
     """A service on the store that the test's parameter names."""
-    places = {"DATA_DIR": str(folder), "STORE": store_url(request, request.param, folder)}
-    environment = ENVIRONMENT | {f"PRICEKEEPER_{name}": where for name, where in places.items()}
+    variables = {"DATA_DIR": str(folder), "STORE": store_url(request, request.param, folder)}
+    variables["LOG_LEVEL"] = "error"
+    environment = ENVIRONMENT | {f"PRICEKEEPER_{name}": value for name, value in variables.items()}
     clock, settings = MovedClock(), read_settings(environment)
     with running_service(settings, clock) as url:
         yield World(Api(url), clock, settings)

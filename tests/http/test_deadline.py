@@ -52,12 +52,7 @@ async def test_many_at_once_need_one_timer() -> None:
     assert not deadlines._due
 
 
-async def test_a_timeout_of_something_else_stays_what_it_is() -> None:
-    with pytest.raises(TimeoutError), closing(Deadlines(LONG_MS)) as deadlines, deadlines.begin():
-        raise TimeoutError
-
-
-async def test_somebody_elses_cancellation_stays_one() -> None:
+async def test_a_timeout_or_cancellation_of_something_else_stays_what_it_is() -> None:
     """A service that is shut down cancels its requests."""
 
     async def request() -> None:
@@ -69,6 +64,8 @@ async def test_somebody_elses_cancellation_stays_one() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    with pytest.raises(TimeoutError), closing(Deadlines(LONG_MS)) as deadlines, deadlines.begin():
+        raise TimeoutError
 
 
 async def test_time_in_a_pause_does_not_count() -> None:

@@ -131,15 +131,11 @@ def test_guesses_are_failures_of_their_address(tmp_path: Path) -> None:
 
 
 @contextmanager
-def with_listener(
-    folder: Path, *arguments: str, token: str | None = None
-) -> Iterator[tuple[Server, Api]]:
+def with_listener(folder: Path, *arguments: str) -> Iterator[tuple[Server, Api]]:
     """A server, and beside it its listener for metrics."""
-    environment = WITHOUT if token is None else {**WITHOUT, TOKEN: token}
     port = free_port()
-    with running_server(
-        folder, "--metrics-port", str(port), *arguments, environment=environment
-    ) as server:
+    listening = ("--metrics-port", str(port))
+    with running_server(folder, *listening, *arguments, environment=WITHOUT) as server:
         listener = Api(f"http://127.0.0.1:{port}")
         assert f"{listener.url}/metrics" in server.output()
         yield server, listener
@@ -172,12 +168,12 @@ def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) ->
 
 def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
     """Health stays open."""
-    with with_listener(tmp_path, token=METRICS_TOKEN) as (server, listener):
+    with service_and_listener(tmp_path, METRICS_TOKEN) as (_, service, listener):
         for path in ("/metrics", "/%6detrics"):
             refused = asked(listener.url, path)
             assert refused.code == "UNAUTHORIZED"
             assert refused.headers["www-authenticate"] == 'Bearer realm="pricekeeper"'
-        for api in (Api(server.url), listener):
+        for api in (service, listener):
             assert api.call("GET", "/metrics", token=METRICS_TOKEN).status == 200
         assert listener.call("GET", "/healthz").status == 200
 
@@ -219,22 +215,32 @@ def in_a_thread(server: uvicorn.Server) -> Iterator[str]:
 
 
 def listener_for(
-    watched: Watched, service: str, clock: ManualClock | SystemClock
+    watched: Watched, service: str, clock: ManualClock | SystemClock, token: str | None = None
 ) -> uvicorn.Server:
     place = urlsplit(service)
-    application = MetricsListener(watched, (place.hostname or "", place.port or 0), None, clock)
+    application = MetricsListener(watched, (place.hostname or "", place.port or 0), token, clock)
     return uvicorn.Server(server_config(application, lifespan="off", graceful_secs=1))
+
+
+@contextmanager
+def service_and_listener(
+    folder: Path, token: str | None = None
+) -> Iterator[tuple[OneWorker, Api, Api]]:
+    """A service and its listener, each in a thread of this process."""
+    worker = OneWorker()
+    service = uvicorn.Server(server_config(make_app(settings_in(folder), worker=worker)))
+    with in_a_thread(service) as url:
+        listener = listener_for(worker, url, SystemClock(), token)
+        with in_a_thread(listener) as listening:
+            yield worker, Api(url), Api(listening)
 
 
 def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Health and metrics are answered meanwhile; readiness says no."""
-    worker, goes_on = OneWorker(), threading.Event()
-    service = uvicorn.Server(server_config(make_app(settings_in(tmp_path), worker=worker)))
-    with ExitStack() as opened:
-        url = opened.enter_context(in_a_thread(service))
-        listener = Api(opened.enter_context(in_a_thread(listener_for(worker, url, SystemClock()))))
+    goes_on = threading.Event()
+    with service_and_listener(tmp_path) as (worker, _, listener), ExitStack() as opened:
         assert listener.call("GET", "/healthz").json == {"status": "alive"}
         until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
         monkeypatch.setattr(metrics_listener, "PATIENCE_SECS", 0.1)

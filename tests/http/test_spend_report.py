@@ -93,30 +93,36 @@ def test_micro_dollars_are_cut_once(world: World) -> None:
     assert sum(shown) < answer["total"]["cost_usd_micros"]
 
 
-def test_by_app_day_and_hour(world: World, tenant: Tenant) -> None:
-    """Hours are those of UTC, days those of the organisation."""
-    token = tenant.org_token
-    assert by_group(spend(world, "app", token=token), "app") == {("web",): 5, ("batch",): 1}
-    days = spend(world, "day,label", token=token)
-    assert by_group(days, "day", "label") == {
-        (date_at(0), "premium"): 3,
-        (date_at(0), "economy"): 2,
-        (date_at(1), "premium"): 1,
-    }
-    assert [row["day"] for row in days["rows"]] == sorted(row["day"] for row in days["rows"])
-    assert by_group(spend(world, "hour", token=token), "hour") == {
-        (moment_at(1),): 3,
-        (moment_at(22),): 2,
-        (moment_at(24),): 1,
-    }
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("app", {("web",): 5, ("batch",): 1}),
+        (
+            "day,label",
+            {
+                (date_at(0), "premium"): 3,
+                (date_at(0), "economy"): 2,
+                (date_at(1), "premium"): 1,
+            },
+        ),
+        ("hour", {(moment_at(1),): 3, (moment_at(22),): 2, (moment_at(24),): 1}),
+        ("tag:team", {("",): 2, ("=1+1",): 1, ("blue, 'green'",): 1, ("red",): 2}),
+        ("tag:feature", {("",): 5, ("chat",): 1}),
+    ],
+)
+def test_rows_of_a_group(
+    world: World, tenant: Tenant, names: str, expected: dict[Any, int]
+) -> None:
+    """Hours are those of UTC, days those of the organisation, in order.
 
-
-def test_by_tag(world: World, tenant: Tenant) -> None:
-    """What has no such tag, or an empty one, is a row with an empty value."""
-    teams = by_group(spend(world, "tag:team", token=tenant.org_token), "tag:team")
-    assert teams == {("",): 2, ("=1+1",): 1, ("blue, 'green'",): 1, ("red",): 2}
-    features = by_group(spend(world, "tag:feature", token=tenant.org_token), "tag:feature")
-    assert features == {("",): 5, ("chat",): 1}
+    What has no such tag, or an empty one, is a row with an empty value.
+    """
+    answer = spend(world, names, token=tenant.org_token)
+    first, *others = names.split(",")
+    assert by_group(answer, first, *others) == expected
+    if first != "app":
+        rows = [row[first] for row in answer["rows"]]
+        assert rows == sorted(rows)
 
 
 def test_between_full_hours(world: World, tenant: Tenant) -> None:

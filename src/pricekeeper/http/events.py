@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -50,41 +51,39 @@ async def stream_events(call: Call) -> Answer:
     return Answer(200, None, _HEADERS, _MEDIA_TYPE.encode(), stream=stream)
 
 
+@dataclass(frozen=True, slots=True)
 class EventStream:
     """One stream of events."""
 
-    def __init__(
-        self, call: Call, viewer: Viewer, listener: Listener, opened: AsyncExitStack
-    ) -> None:
-        self._call = call
-        self._viewer = viewer
-        self._listener = listener
-        self._opened = opened
+    call: Call
+    viewer: Viewer
+    listener: Listener
+    opened: AsyncExitStack
 
     async def parts(self) -> AsyncIterator[bytes]:
-        clock = self._call.services.clock
+        clock = self.call.services.clock
         checked_at_ms = clock.monotonic_ms()
-        yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._listener.position.text.encode())
-        while news := await self._listener.read():
+        yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, self.listener.position.text.encode())
+        while news := await self.listener.read():
             if clock.monotonic_ms() - checked_at_ms >= HEARTBEAT_MS:
                 checked_at_ms = clock.monotonic_ms()
                 if not await self._is_still_admitted():
-                    self._listener.close("credentials")
+                    self.listener.close("credentials")
                     return
             part = b"".join(self._written(one) for one in news)
             if part:
                 yield part
 
     def leave(self) -> None:
-        self._listener.close("left")
+        self.listener.close("left")
 
     async def close(self) -> None:
-        await self._opened.aclose()
+        await self.opened.aclose()
 
     async def _is_still_admitted(self) -> bool:
         """False also if that can't be read."""
         try:
-            await check_again(self._call)
+            await check_again(self.call)
         except PriceKeeperError:
             return False
         return True
@@ -95,7 +94,7 @@ class EventStream:
             return b": \nid: %s\n\n" % news.position.text.encode()
         if isinstance(news, Missed):
             return _event(cases.RESET, ResetEvent(news.reason), news.position)
-        seen = cases.tell(news.event, self._viewer)
+        seen = cases.tell(news.event, self.viewer)
         return b"" if seen is None else _event(*seen, news.position)
 
 

@@ -67,8 +67,7 @@ async def admit(call: Call, operation: Route) -> None:
         _check_tenant(call, call.principal, access)
     elif call.authority is not None:
         _check_key(call, call.authority, operation)
-    if not _charge_at_once(call, operation.limit, caller):
-        await _charge_in_store(call, operation.limit, caller)
+    await _charge_limit(call, operation.limit, caller)
 
 
 def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
@@ -263,23 +262,13 @@ def _check_key(call: Call, authority: Authority, operation: Route) -> None:
 
 
 async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:
-    if not _charge_at_once(call, kind, caller):
-        await _charge_in_store(call, kind, caller)
-
-
-def _charge_at_once(call: Call, kind: str | None, caller: str) -> bool:
-    """Charge from memory or prefetched tokens; returns whether it did."""
-    headers = call.api_limits.admit_at_once(kind, caller, call.services.clock.now_ms())
-    if headers is None:
-        return False
-    call.limit_headers = headers
-    return True
-
-
-async def _charge_in_store(call: Call, kind: str | None, caller: str) -> None:
+    """Charge from memory or prefetched tokens if possible, else in the store."""
     limits, now_ms = call.api_limits, call.services.clock.now_ms()
+    headers = limits.admit_at_once(kind, caller, now_ms)
     try:
-        call.limit_headers = await limits.admit(kind, caller, now_ms)
+        call.limit_headers = (
+            await limits.admit(kind, caller, now_ms) if headers is None else headers
+        )
     except RateLimitExceededError:
         call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
         raise

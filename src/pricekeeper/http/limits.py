@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -102,13 +102,11 @@ class _Bar:
         )
 
 
+@dataclass(slots=True)
 class _Caller:
-    __slots__ = ("headers", "headers_epoch", "request")
-
-    def __init__(self, request: PreparedRequest) -> None:
-        self.request = request
-        self.headers: Headers = ()
-        self.headers_epoch = 0
+    request: PreparedRequest
+    headers: Headers = ()
+    headers_epoch: int = 0
 
 
 class ApiLimits:

@@ -8,6 +8,7 @@ recently used one is dropped, which makes it full again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.concurrency import BoundedCache
@@ -17,14 +18,12 @@ from pricekeeper.limiter import Limit
 CALLERS_MAX: Final = 10_000
 
 
+@dataclass(slots=True)
 class _Balance:
     """In the units of its limit."""
 
-    __slots__ = ("as_of_ms", "units")
-
-    def __init__(self, units: int, as_of_ms: int) -> None:
-        self.units = units
-        self.as_of_ms = as_of_ms
+    units: int
+    as_of_ms: int
 
 
 class MemoryLimits:

@@ -17,6 +17,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, Protocol, TypeAlias
@@ -96,15 +97,15 @@ class OneWorker:
         return await asyncio.to_thread(exposition_of, metrics.registry)
 
 
+@dataclass(frozen=True, slots=True)
 class SeveralWorkers:
     """Worker processes that share a folder with this one."""
 
-    def __init__(self, folder: Path, pids: Callable[[], Sequence[int]]) -> None:
-        self._folder = folder
-        self._pids = pids
+    folder: Path
+    pids: Callable[[], Sequence[int]]
 
     def read_heartbeats_ms(self) -> Sequence[int | None]:
-        return [read_heartbeat(self._folder, pid) for pid in self._pids()]
+        return [read_heartbeat(self.folder, pid) for pid in self.pids()]
 
     async def read_exposition(self) -> bytes:
         """The sum of what the workers wrote within the last seconds."""
@@ -112,7 +113,7 @@ class SeveralWorkers:
 
     def _collected(self) -> bytes:
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, path=str(self._folder))  # type: ignore[no-untyped-call]
+        multiprocess.MultiProcessCollector(registry, path=str(self.folder))  # type: ignore[no-untyped-call]
         return exposition_of(registry)
 
 

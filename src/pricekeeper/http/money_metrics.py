@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -198,15 +199,13 @@ CLIENTS_MAX: Final = 1_000
 Labels = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class BudgetMetrics:
     """Keeps the gauges of budgets up to date."""
 
-    def __init__(
-        self, services: Services, metrics: Metrics, *, clients_max: int = CLIENTS_MAX
-    ) -> None:
-        self._services = services
-        self._metrics = metrics
-        self._clients_max = clients_max
+    _services: Services
+    _metrics: Metrics
+    clients_max: int = CLIENTS_MAX
 
     async def refresh(self, spenders: Collection[OrgId]) -> None:
         """Show budgets; ``spenders`` have spent this month.
@@ -246,13 +245,13 @@ class BudgetMetrics:
                 found.append(await self._services.tenants.find_policy(org_id))
                 async for page in read_pages(partial(self._services.tenants.list_apps, org_id)):
                     found += page.policies
-                    if len(found) > self._clients_max:
+                    if len(found) > self.clients_max:
                         break
             except NotFoundError:
                 continue
-            if len(found) > self._clients_max:
-                _log.warning("budgets_not_all_shown", clients_max=self._clients_max)
-                return found[: self._clients_max]
+            if len(found) > self.clients_max:
+                _log.warning("budgets_not_all_shown", clients_max=self.clients_max)
+                return found[: self.clients_max]
         return found
 
     def _show_accounts(
