@@ -30,6 +30,10 @@ class HangingProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
+    @property
+    def is_hanging(self) -> bool:
+        return not self._goes_on.is_set()
+
     def hang(self) -> None:
         self.held.clear()
         self._goes_on.clear()

@@ -23,6 +23,8 @@ from pricekeeper.client.spool import find_folder, read_refused
 from pricekeeper.tags import BLIND_TAG
 
 DEADLINE_MS = 1_000
+HANGING_MS = 300
+"""Of a keeper that begins while nothing answers."""
 PREMIUM = "us.anthropic.claude-opus-5-5"
 SPELLED = "arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-5-5"
 """The same model in another spelling."""
@@ -45,8 +47,9 @@ async def begin(acme: Acme, wire: HangingProxy) -> AsyncIterator[Begin]:
     made: list[AsyncPriceKeeper] = []
 
     def make(on_unavailable: str = "allow", **settings: Any) -> AsyncPriceKeeper:
-        more = {"deadline_ms": DEADLINE_MS, "on_unavailable": on_unavailable, **settings}
-        made.append(acme.keeper(**more))
+        deadline_ms = HANGING_MS if wire.is_hanging else DEADLINE_MS
+        more = {"on_unavailable": on_unavailable, **settings}
+        made.append(acme.keeper(deadline_ms=deadline_ms, **more))
         return made[-1]
 
     yield make

@@ -120,7 +120,11 @@ class World:
         await until(lambda: not len(self.spool))
 
     async def rest(self) -> None:
-        """Let it work until it sleeps."""
+        """Let it work until it sleeps; most often that takes some turns of the loop."""
+        for _ in range(100):
+            if self.clock.sleepers:
+                return
+            await asyncio.sleep(0)
         await until(lambda: self.clock.sleepers > 0)
 
 

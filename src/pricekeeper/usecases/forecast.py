@@ -16,7 +16,7 @@ from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.tenants import Policy, Window
 from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.budgets import read_budgets
-from pricekeeper.usecases.describing import micros_down, micros_up
+from pricekeeper.usecases.describing import describe, micros_down, micros_up
 from pricekeeper.wire import spend as wire
 from pricekeeper.wire.values import rfc3339
 
@@ -70,16 +70,14 @@ async def _read_month(services: Services, policy: Policy, now_ms: int) -> dict[s
 def _budget(
     account: BudgetAccount, balance: Balance, recorded: Mapping[Scope, RecordedHours]
 ) -> _Subject:
-    about: dict[str, Any] = {
+    about = {
         "kind": account.kind.value,
         "scope": account.scope.value,
         "window": account.window.value,
         "name": account.name,
+        "label": account.label,
+        "tag": None if account.tag is None else dict([account.tag]),
     }
-    if account.label is not None:
-        about["label"] = account.label
-    if account.tag is not None:
-        about["tag"] = dict([account.tag])
     hourly = _NO_HOURS
     if account.tag is None:
         hourly = recorded[account.scope].of(account.labels)
@@ -115,24 +113,21 @@ def _forecast_all(
 
 
 def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
-    more = dict(subject.about)
-    if subject.limit is not None:
-        more["limit_usd_micros"] = micros_down(subject.limit)
-    if made.reached_at_ms is not None:
-        more["spent_at"] = rfc3339(made.reached_at_ms)
-    if made.reached_at_ms_earliest is not None:
-        more["spent_at_earliest"] = rfc3339(made.reached_at_ms_earliest)
-    return wire.ForecastAnswer(
+    ends = {"spent_at": made.reached_at_ms, "spent_at_earliest": made.reached_at_ms_earliest}
+    return describe(
+        wire.ForecastAnswer,
+        made,
         window_started_at=rfc3339(subject.span.starts_at_ms),
         resets_at=rfc3339(subject.span.ends_at_ms),
+        limit_usd_micros=None if subject.limit is None else micros_down(subject.limit),
         spent_usd_micros=micros_down(subject.spent),
         expected_usd_micros=_micros(made.expected),
         low_usd_micros=_micros(made.low),
         high_usd_micros=_micros(made.high),
         straight_line_usd_micros=_micros(made.straight_line),
         method=made.method.value,
-        history_hours=made.history_hours,
-        **more,
+        **{name: at_ms and rfc3339(at_ms) for name, at_ms in ends.items()},
+        **subject.about,
     )
 
 
