@@ -5,7 +5,10 @@ long anything has waited.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from random import Random
+from typing import TypeAlias
 
 import pytest
 
@@ -33,6 +36,17 @@ class Spend(Command[float]):
         return Decision.WRITES
 
 
+Play: TypeAlias = Callable[[OrgLog, ManualClock], Coroutine[None, None, None]]
+
+
+def timeless(play: Play) -> Callable[[OrgLog, ManualClock], None]:
+    @wraps(play)
+    def test(log: OrgLog, clock: ManualClock) -> None:
+        run(play(log, clock), TimelessLoop)
+
+    return test
+
+
 def a_worker(log: OrgLog, clock: ManualClock) -> Worker:
     return Worker(log, clock, Random(1), Pace(), lambda: None)
 
@@ -58,75 +72,62 @@ def log(memory: MemoryStore, clock: ManualClock) -> OrgLog:
     return a_log(memory, clock)
 
 
-def test_they_share_the_next_sheet(log: OrgLog, clock: ManualClock) -> None:
+@timeless
+async def test_they_share_the_next_sheet(log: OrgLog, clock: ManualClock) -> None:
     """Two wait; the one that comes then is written at once, and they with it."""
-
-    async def play() -> None:
-        worker = a_worker(log, clock)
-        lingering = submit(worker, 2, lingers=True)
-        await asyncio.sleep(0.001)
-        assert not is_read(log)  # nothing was even looked up for them
-        (awaited,) = submit(worker)
-        assert await awaited.future == 1
-        await finish(worker)
-        assert [one.result for one in lingering] == [1, 1]
-        assert await used(log) == 3
-        assert log.book.next.number == 1
-
-    run(play(), TimelessLoop)
+    worker = a_worker(log, clock)
+    lingering = submit(worker, 2, lingers=True)
+    await asyncio.sleep(0.001)
+    assert not is_read(log)  # nothing was even looked up for them
+    (awaited,) = submit(worker)
+    assert await awaited.future == 1
+    await finish(worker)
+    assert [one.result for one in lingering] == [1, 1]
+    assert await used(log) == 3
+    assert log.book.next.number == 1
 
 
-def test_alone_they_are_written_after_a_moment(log: OrgLog, clock: ManualClock) -> None:
+@timeless
+async def test_alone_they_are_written_after_a_moment(log: OrgLog, clock: ManualClock) -> None:
     """Also those that come while the first one lingers: the moment is the first one's."""
-
-    async def play() -> None:
-        worker = a_worker(log, clock)
-        lingering = submit(worker, lingers=True)
-        await asyncio.sleep(LINGER_MS / 2000)
-        lingering += submit(worker, lingers=True)
-        await finish(worker)
-        assert [one.result for one in lingering] == [LINGER_MS, LINGER_MS]
-        assert await used(log) == 2
-
-    run(play(), TimelessLoop)
+    worker = a_worker(log, clock)
+    lingering = submit(worker, lingers=True)
+    await asyncio.sleep(LINGER_MS / 2000)
+    lingering += submit(worker, lingers=True)
+    await finish(worker)
+    assert [one.result for one in lingering] == [LINGER_MS, LINGER_MS]
+    assert await used(log) == 2
 
 
-def test_what_is_left_behind_an_awaited_one_lingers_anew(log: OrgLog, clock: ManualClock) -> None:
+@timeless
+async def test_what_is_left_behind_an_awaited_one_lingers_anew(
+    log: OrgLog, clock: ManualClock
+) -> None:
     """The worker counts who waits, and does not take one of these for another."""
-
-    async def play() -> None:
-        worker = a_worker(log, clock)
-        awaited = submit(worker, 2)
-        lingering = submit(worker, COMMANDS_MAX - 1, lingers=True)
-        await finish(worker)
-        assert [one.result for one in awaited] == [0, 0]
-        assert [one.result for one in lingering] == [0] * (COMMANDS_MAX - 2) + [LINGER_MS]
-
-    run(play(), TimelessLoop)
+    worker = a_worker(log, clock)
+    awaited = submit(worker, 2)
+    lingering = submit(worker, COMMANDS_MAX - 1, lingers=True)
+    await finish(worker)
+    assert [one.result for one in awaited] == [0, 0]
+    assert [one.result for one in lingering] == [0] * (COMMANDS_MAX - 2) + [LINGER_MS]
 
 
-def test_a_full_sheet_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
+@timeless
+async def test_a_full_sheet_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
     """There is nothing that it could wait for."""
-
-    async def play() -> None:
-        worker = a_worker(log, clock)
-        lingering = submit(worker, COMMANDS_MAX, lingers=True)
-        await finish(worker)
-        assert [one.result for one in lingering] == [0] * COMMANDS_MAX
-
-    run(play(), TimelessLoop)
+    worker = a_worker(log, clock)
+    lingering = submit(worker, COMMANDS_MAX, lingers=True)
+    await finish(worker)
+    assert [one.result for one in lingering] == [0] * COMMANDS_MAX
 
 
-def test_who_ends_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
+@timeless
+async def test_who_ends_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
     """What lingers is written at once, and so is what is left for the next sheet."""
-
-    async def play() -> None:
-        worker = a_worker(log, clock)
-        lingering = submit(worker, lingers=True)
-        await asyncio.sleep(0)
-        worker.hurry()
-        lingering += submit(worker, COMMANDS_MAX, lingers=True)
-        await finish(worker)
-        assert [one.result for one in lingering] == [0] * (COMMANDS_MAX + 1)
-
-    run(play(), TimelessLoop)
+    worker = a_worker(log, clock)
+    lingering = submit(worker, lingers=True)
+    await asyncio.sleep(0)
+    worker.hurry()
+    lingering += submit(worker, COMMANDS_MAX, lingers=True)
+    await finish(worker)
+    assert [one.result for one in lingering] == [0] * (COMMANDS_MAX + 1)
