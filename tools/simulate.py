@@ -184,7 +184,7 @@ def catches(what: str, name: str, seed: int) -> bool:
 
             of_alerts.BROKEN[name](patch)
         else:
-            variant = of_metering.BROKEN[name](patch)
+            variant = of_metering.BROKEN[name][0](patch)
             play = lambda seed: run(simulate_metering(seed, variant))  # noqa: E731
         try:
             play(seed)
