@@ -118,9 +118,7 @@ def test_seven_calls_at_once_never_spend_more_than_the_budget(
         until(lambda: app.books().spent == sum(costs), app.books)
 
 
-def test_a_longer_window_than_the_file_has_is_refused_by_its_name(
-    scripted: ScriptedWorld,
-) -> None:
+def test_a_longer_window_than_the_file_has_is_refused_by_its_name(scripted: ScriptedWorld) -> None:
     """The message says what to add to the deployment file."""
 
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:

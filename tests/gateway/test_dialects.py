@@ -182,16 +182,12 @@ def test_an_openai_stream_arrives_event_by_event(scripted: ScriptedWorld) -> Non
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [({"model": None}, 400), ({"model": ""}, 400), ({"model": 5}, 400), ({"model": "nope"}, 400)],
-)
+@pytest.mark.parametrize("model", [None, "", 5, "nope"])
 def test_refusals_are_in_the_words_of_the_dialect(
-    world: World, app: App, path: str, change: dict[str, Any], status: int
+    world: World, app: App, path: str, model: Any
 ) -> None:
-    reply = world.post(path, {**chat_body(), **change}, app)
-    assert reply.status == status
-    assert reply.json["error"]["type"] == "invalid_request_error"
+    reply = world.post(path, {**chat_body(), "model": model}, app)
+    assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
     assert "model" in reply.json["error"]["message"]
     assert ("type" in reply.json) == (path == MESSAGES)
 

@@ -14,12 +14,7 @@ from slowness import slow
 
 
 def as_record(own_id: str) -> dict[str, Any]:
-    return {
-        "request_id": own_id,
-        "model_label": "premium",
-        "input_tokens": 0,
-        "output_tokens": 0,
-    }
+    return {"request_id": own_id, "model_label": "premium", "input_tokens": 0, "output_tokens": 0}
 
 
 @pytest.mark.parametrize("operation", ["converse", *slow("converse-stream")])

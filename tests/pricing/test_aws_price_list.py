@@ -101,10 +101,7 @@ async def test_long_context_prices_take_the_files_threshold() -> None:
     """The list has the prices of the step, the deployment file knows where it is."""
     plain = card(110_000, 550_000)
     step = a_step(100_000, 1, 1)
-    haiku = named(
-        "Claude Haiku 5.5",
-        default_pricing=card(110_000, 550_000, steps=(step,)),
-    )
+    haiku = named("Claude Haiku 5.5", default_pricing=card(110_000, 550_000, steps=(step,)))
     prices = await load()
 
     quote = prices.quote(haiku, DAY)

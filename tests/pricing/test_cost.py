@@ -262,8 +262,7 @@ def test_a_known_price_is_not_estimated() -> None:
 def test_a_multiple_of_an_unknown_price_is_unknown() -> None:
     """And what helps is to say the default price."""
     model = a_model(
-        default_pricing=card(1_000_000, 2_000_000),
-        batch=VariantPricing(multiplier_permille=500),
+        default_pricing=card(1_000_000, 2_000_000), batch=VariantPricing(multiplier_permille=500)
     )
 
     with pytest.raises(UnpricedUsageError) as caught:

@@ -128,9 +128,7 @@ async def test_our_own_files_have_the_prices_of_the_package(file: Path | None) -
     assert seen == set(load_catalogue(file).labels)
 
 
-async def test_without_the_package_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A typed error, and the fix."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
 

@@ -28,8 +28,7 @@ def refused_field(model: Model, usage: TokenUsage) -> str:
 
 
 @pytest.mark.parametrize(
-    "field",
-    ["input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"],
+    "field", ["input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"]
 )
 def test_a_prompt_has_a_bound_by_whatever_field(field: str) -> None:
     """Ten times the window passes, one token more names the field."""

@@ -49,18 +49,8 @@ def test_laying_over_fills_only_the_gaps() -> None:
 
 def test_steps_are_one_statement() -> None:
     """A card with steps replaces all of them; only gaps within the same step are filled."""
-    below = RateCard(
-        long_context=(
-            a_step(100_000, 1, 2, 3),
-            a_step(200_000, 4, 5),
-        )
-    )
-    above = RateCard(
-        long_context=(
-            a_step(100_000, 10, 20),
-            a_step(272_000, 30, 40),
-        )
-    )
+    below = RateCard(long_context=(a_step(100_000, 1, 2, 3), a_step(200_000, 4, 5)))
+    above = RateCard(long_context=(a_step(100_000, 10, 20), a_step(272_000, 30, 40)))
 
     assert laid_over(below, above).long_context == (
         a_step(100_000, 10, 20, 3),
@@ -72,8 +62,7 @@ def test_steps_are_one_statement() -> None:
 def test_a_multiplier_follows_the_price_that_was_stated() -> None:
     """Half of the default is half of what the default is now, unless the source says it itself."""
     model = a_model(
-        flex=VariantPricing(multiplier_permille=500),
-        batch=VariantPricing(pricing=card(7, 8)),
+        flex=VariantPricing(multiplier_permille=500), batch=VariantPricing(pricing=card(7, 8))
     )
     stated = PriceTable(default=card(2_000_000, 10_000_000), flex=RateCard(output=1))
 
@@ -123,8 +112,7 @@ def test_the_version_does_not_change_between_releases() -> None:
 def test_reports_name_each_price() -> None:
     """Variant, step and kind of token."""
     table = PriceTable(
-        default=card(1, 2),
-        flex=RateCard(long_context=(Step(over_input_tokens=200_000, output=3),)),
+        default=card(1, 2), flex=RateCard(long_context=(Step(over_input_tokens=200_000, output=3),))
     )
 
     assert flattened(table) == {

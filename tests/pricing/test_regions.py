@@ -79,8 +79,7 @@ async def test_a_gap_is_filled_where_the_rest_agrees(
 ) -> None:
     """The file has no price for cached tokens; what it has is what the source has."""
     bare = a_model(
-        bedrock_model_id=f"amazon.nova-{uuid.uuid4().hex}",
-        default_pricing=card(800_000, 3_200_000),
+        bedrock_model_id=f"amazon.nova-{uuid.uuid4().hex}", default_pricing=card(800_000, 3_200_000)
     )
     book = PriceBook(store, time, a_catalogue(bare))
     source = Quotes(

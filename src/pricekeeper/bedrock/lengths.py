@@ -93,8 +93,6 @@ def answers_of(holders: Holders) -> int:
 def is_compacting(holders: Holders) -> bool:
     """Whether the model may read everything again and also answer with a summary."""
     for _, holder in holders:
-        if "context_management" not in holder:
-            continue
         context = holder.get("context_management")
         edits = context.get("edits") if isinstance(context, dict) else None
         if isinstance(edits, list) and any(

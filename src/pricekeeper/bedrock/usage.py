@@ -97,17 +97,16 @@ def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
     if not _has_counts(usage, "inputTokens", "outputTokens"):
         return None
     for_an_hour = _written_for_an_hour(usage.get("cacheDetails"))
-    tier, performance = reply.get("serviceTier"), reply.get("performanceConfig")
-    latency = performance.get("latency") if isinstance(performance, _MAPPINGS) else None
-    tier_name = _text(tier.get("type")) if isinstance(tier, _MAPPINGS) else None
+    tier = _text(_member(reply.get("serviceTier"), "type"))
+    router = _member(reply.get("trace"), "promptRouter")
     return Usage(
         input_tokens=usage["inputTokens"],
         output_tokens=usage["outputTokens"],
         cache_read_tokens=_count(usage, "cacheReadInputTokens"),
         cache_write_5m_tokens=max(0, _count(usage, "cacheWriteInputTokens") - for_an_hour),
         cache_write_1h_tokens=for_an_hour,
-        service_tier=tier_with(tier_name, latency),
-        model_id=_routed_model(reply),
+        service_tier=tier_with(tier, _member(reply.get("performanceConfig"), "latency")),
+        model_id=_text(_member(router, "invokedModelId")),
     )
 
 
@@ -150,7 +149,7 @@ def usage_of_body(body: Mapping[str, Any]) -> Usage | None:
     """The usage and tier in a family's own reply."""
     found = _usage_in(body)
     for holder in (body, body.get("usage")):
-        tier = holder.get("service_tier") if isinstance(holder, _MAPPINGS) else None
+        tier = _member(holder, "service_tier")
         if found is not None and isinstance(tier, str) and tier in _OWN_TIERS:
             return msgspec.structs.replace(found, service_tier=tier)
     return found
@@ -224,10 +223,7 @@ def _anthropic(usage: Mapping[str, Any]) -> Usage:
 
 def _anthropic_round(usage: Mapping[str, Any]) -> Usage:
     written = _count(usage, "cache_creation_input_tokens")
-    created = usage.get("cache_creation")
-    for_an_hour = 0
-    if isinstance(created, _MAPPINGS):
-        for_an_hour = _count(created, "ephemeral_1h_input_tokens")
+    for_an_hour = _count(usage.get("cache_creation"), "ephemeral_1h_input_tokens")
     return Usage(
         _count(usage, "input_tokens"),
         _count(usage, "output_tokens"),
@@ -238,16 +234,8 @@ def _anthropic_round(usage: Mapping[str, Any]) -> Usage:
 
 
 def _openai(usage: Mapping[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details")
-    read = _count(details, "cached_tokens") if isinstance(details, _MAPPINGS) else 0
+    read = _count(usage.get("prompt_tokens_details"), "cached_tokens")
     return Usage(usage["prompt_tokens"], usage["completion_tokens"], cache_read_tokens=read)
-
-
-def _routed_model(reply: Mapping[str, Any]) -> str | None:
-    trace = reply.get("trace")
-    router = trace.get("promptRouter") if isinstance(trace, _MAPPINGS) else None
-    invoked = router.get("invokedModelId") if isinstance(router, _MAPPINGS) else None
-    return _text(invoked)
 
 
 def _is_vectors(body: Mapping[str, Any]) -> bool:
@@ -268,8 +256,13 @@ def _has_counts(value: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, _MAPPINGS) and all(_is_count(value.get(name)) for name in names)
 
 
+def _member(value: Any, name: str) -> Any:
+    """A member of an object; ``None`` of anything else."""
+    return value.get(name) if value is not None and isinstance(value, _MAPPINGS) else None
+
+
 def _count(value: Any, name: str) -> int:
-    found = value.get(name) if isinstance(value, _MAPPINGS) else None
+    found = _member(value, name)
     return found if _is_count(found) else 0
 
 

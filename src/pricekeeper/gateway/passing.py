@@ -40,12 +40,7 @@ from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.planning import Plan
 from pricekeeper.gateway.routes import Dialect
 from pricekeeper.gateway.settling import Settlements
-from pricekeeper.gateway.upstream import (
-    LOST,
-    NoCredentialsError,
-    passed_headers,
-    read_whole,
-)
+from pricekeeper.gateway.upstream import LOST, NoCredentialsError, passed_headers, read_whole
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
@@ -59,9 +54,9 @@ class CallState(msgspec.Struct):
 
     request_id: str
     dialect: Dialect
-    exchange: Exchange | None = None
+    exchange: Exchange | None
+    route: str
     policy: Policy | None = None
-    route: str = "none"
     label: str = ""
     authorization_id: str = ""
     status: int = 0

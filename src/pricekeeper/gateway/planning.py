@@ -25,13 +25,7 @@ from pricekeeper.bedrock.reading import Judged, Question
 from pricekeeper.bootstrap import Services
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
-from pricekeeper.pricing import (
-    Catalogue,
-    Model,
-    ModelRef,
-    normalise_model_id,
-    require_text,
-)
+from pricekeeper.pricing import Catalogue, Model, ModelRef, normalise_model_id, require_text
 from pricekeeper.tags import TAG_PREFIX
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial

@@ -152,9 +152,8 @@ class Gateway:
         started_ns = perf_counter_ns()
         route = find_route(scope["raw_path"])
         dialect = dialect_of(scope["raw_path"]) if route is None else route.dialect
-        state = CallState(f"{getrandbits(128):032x}", dialect, exchange)
-        if route is not None:
-            state.route = route.name
+        name = "none" if route is None else route.name
+        state = CallState(f"{getrandbits(128):032x}", dialect, exchange, name)
         try:
             await self._serve(scope, receive, send, route, state)
         except (Refusal, PriceKeeperError) as error:

@@ -12,12 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreError
-from pricekeeper.gateway.http_client import (
-    HttpClient,
-    HttpReply,
-    ReplyBrokenError,
-    Waits,
-)
+from pricekeeper.gateway.http_client import HttpClient, HttpReply, ReplyBrokenError, Waits
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.settings import BedrockLocation
 from pricekeeper.sigv4 import escaped_path, signed_headers

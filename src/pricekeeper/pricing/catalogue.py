@@ -20,14 +20,7 @@ from pricekeeper.pricing.model_ids import (
     OpaqueId,
     normalise_model_id,
 )
-from pricekeeper.pricing.prices import (
-    PERMILLE,
-    PriceTable,
-    RateCard,
-    Variant,
-    laid_over,
-    scaled,
-)
+from pricekeeper.pricing.prices import PERMILLE, PriceTable, RateCard, Variant, laid_over, scaled
 from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000

@@ -154,14 +154,10 @@ def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
     return fresh_tokens, usage.input_tokens
 
 
-def _variant_path(variant: Variant) -> str:
-    return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
-
-
 def _unpriced_component(
     model: Model, variant: Variant, component: Component, *, stepped: bool
 ) -> UnpricedUsageError:
-    path = f"{_variant_path(variant)}.pricing"
+    path = "batch.pricing" if variant is Variant.BATCH else f"service_tiers.{variant}.pricing"
     if variant is Variant.DEFAULT or model.is_multiple(variant):
         path = "default_pricing"
     if stepped:

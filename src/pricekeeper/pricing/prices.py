@@ -76,13 +76,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def prices(self) -> tuple[int | None, ...]:
-        return (
-            self.input,
-            self.output,
-            self.cache_read,
-            self.cache_write_5m,
-            self.cache_write_1h,
-        )
+        return (self.input, self.output, self.cache_read, self.cache_write_5m, self.cache_write_1h)
 
 
 class Step(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
