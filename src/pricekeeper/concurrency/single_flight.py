@@ -36,11 +36,8 @@ class SingleFlight(Generic[K, T]):
         flight = self._flights.get(key)
         return None if flight is None else await asyncio.shield(flight)
 
-    def detach(self, key: K) -> None:
-        """Let the next caller start a new execution; present callers keep the old one."""
-        self._flights.pop(key, None)
-
     def detach_all(self) -> None:
+        """Let the next callers start new executions; present callers keep the old ones."""
         self._flights.clear()
 
     async def drain(self) -> None:
@@ -51,8 +48,7 @@ class SingleFlight(Generic[K, T]):
     def _end(self, key: K, flight: asyncio.Task[T]) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
-        if not flight.cancelled():
-            flight.exception()  # every caller may have left; asyncio wants it to be looked at
+        _look_at(flight)
 
 
 class NextFlight(Generic[K, T]):
@@ -89,8 +85,13 @@ class NextFlight(Generic[K, T]):
         for flights in (self._in_flight, self._next):
             if flights.get(key) is flight:
                 del flights[key]
-        if not flight.cancelled():
-            flight.exception()  # every caller may have left; asyncio wants it to be looked at
+        _look_at(flight)
+
+
+def _look_at(flight: asyncio.Task[T]) -> None:
+    """Read its error: every caller may have left, and asyncio complains about unread ones."""
+    if not flight.cancelled():
+        flight.exception()
 
 
 E = TypeVar("E", bound=BaseException)

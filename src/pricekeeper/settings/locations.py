@@ -121,8 +121,7 @@ def _dynamodb_location(url: str) -> DynamoDbLocation:
         raise SettingsError(table.STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
     endpoint = options.get("endpoint")
     if endpoint is not None:
-        target = _split(table.STORE, endpoint, f"; {_STORE_EXAMPLES}")
-        if target.scheme not in ("http", "https") or not target.hostname:
+        if not _is_http(_split(table.STORE, endpoint, f"; {_STORE_EXAMPLES}")):
             raise SettingsError(table.STORE, f"endpoint {endpoint!r} is not an http(s) URL")
         endpoint = endpoint.rstrip("/")
     return DynamoDbLocation(region, prefix, endpoint)
@@ -179,8 +178,7 @@ def parse_s3_endpoint(text: str | None) -> str | None:
         return None
     parts = _split(table.S3_ENDPOINT, text)
     if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
+        not _is_http(parts)
         or parts.username is not None
         or parts.path not in ("", "/")
         or parts.query
@@ -214,11 +212,15 @@ def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockL
     parts = _split(table.BEDROCK_UPSTREAM, upstream)
     if parts.username is not None:  # it is not shown: a password may be in it
         raise SettingsError(table.BEDROCK_UPSTREAM, "has credentials in it; give them as AWS's own")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    if not _is_http(parts) or parts.query or parts.fragment:
         raise SettingsError(table.BEDROCK_UPSTREAM, f"{upstream!r} is no http(s) URL")
     return BedrockLocation(
         upstream.rstrip("/"), region or "us-east-1", signs=parts.scheme == "https" or bool(region)
     )
+
+
+def _is_http(parts: SplitResult) -> bool:
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _split(setting: str, url: str, examples: str = "") -> SplitResult:
