@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ import pytest
 from http_handler import Handler, serving
 from pricekeeper.aws import CHECK_SIGNATURE, AwsCallError, AwsClient
 from pricekeeper.clock import ManualClock
+from programs import run_program
 from secrets_manager import Refusal, SecretsManagerStandIn, running_secrets_manager
 
 NOW_MS = 1_769_182_245_000
@@ -110,9 +109,7 @@ from pricekeeper.clock import SystemClock
 AwsClient("sns", SystemClock(), attempts_max=1, silence_secs=1)
 print([name for name in sys.modules if name.partition(".")[0] == "botocore"])
 """
-    done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program(program)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import signal
-import subprocess
 import sys
 import tarfile
 import time
@@ -16,6 +15,7 @@ import engine
 import engine_packages
 from engine import Engine, engines_required, start_dynoxide
 from engine_packages import EngineError, EngineMissingError, Package, fetch, java_major
+from programs import run_program
 
 PROGRAM = "bin/program"
 
@@ -163,9 +163,7 @@ def test_an_engine_dies_with_the_process_that_started_it(
         "print(Engine('toy', ['/bin/sleep', '60'], port=1).pid, flush=True)\n"
         f"os.kill(os.getpid(), {int(end)})\n"
     )
-    done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program(program)
     assert done.returncode == -end
     pid = int(done.stdout)
     deadline = time.monotonic() + 10

@@ -16,7 +16,6 @@ from pricekeeper.errors import (
     PriceKeeperError,
     ReasonCode,
     SettingsError,
-    StoreUnavailableError,
     TransactionCancelledError,
 )
 
@@ -37,28 +36,14 @@ def _defined(error: type[PriceKeeperError], depth: int = 0) -> Iterator[tuple[in
             yield from _defined(child, depth + 1)
 
 
-def _classes() -> list[type[PriceKeeperError]]:
-    return [getattr(errors, name) for _, name in _defined(PriceKeeperError)]
-
-
 def test_the_drawn_tree_is_the_tree() -> None:
     assert _drawn() == list(_defined(PriceKeeperError))
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    codes = [vars(error).get("code") for error in _classes()]
+    codes = [vars(getattr(errors, name)).get("code") for _, name in _defined(PriceKeeperError)]
     assert len(set(codes)) == len(codes)
     assert [code for code in codes if not re.fullmatch(r"[A-Z]+(_[A-Z]+)*", code or "")] == []
-
-
-def test_every_error_says_what_it_means() -> None:
-    assert [error.__name__ for error in _classes() if not vars(error).get("__doc__")] == []
-
-
-def test_an_unknown_outcome_is_never_taken_for_a_write_that_did_not_happen() -> None:
-    """The two branches that decide about trying again have nothing in common."""
-    assert not issubclass(OutcomeUnknownError, StoreUnavailableError)
-    assert not issubclass(StoreUnavailableError, OutcomeUnknownError)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
-import sys
 from importlib.metadata import packages_distributions, requires
 from types import ModuleType
 
@@ -12,6 +10,7 @@ import pytest
 
 import pricekeeper
 import pricekeeper.storage
+from programs import run_program
 
 
 def _as_ruff_sorts(name: str) -> tuple[int, str]:
@@ -68,9 +67,7 @@ async def main():
 asyncio.run(main())
 print([name for name in ("aiobotocore", "aiohttp", "botocore") if name in sys.modules])
 """
-    done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program(program)
     assert done.stderr == ""
     assert done.stdout.strip() == "[]"
 
@@ -101,9 +98,7 @@ before = set(sys.modules)
 {program}
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
-    done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_program(code)
     owners = {
         module: set(map(_name, names)) - {"bedrock-price-keeper"}
         for module, names in packages_distributions().items()

@@ -1,8 +1,6 @@
 """`pricekeeper.testing`: what users test their own programs with."""
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +12,7 @@ from botocore.config import Config
 
 import pricekeeper
 import pricekeeper.testing
+from programs import run_program
 
 PREMIUM_INPUT, PREMIUM_OUTPUT = 4_400_000, 22_000_000
 """What a million tokens of the label cost, as the deployment file has it."""
@@ -165,7 +164,5 @@ def test_nothing_of_the_log_is_printed(
 
 def test_without_the_service_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['uvicorn'] = None; import pricekeeper.testing"
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_program(program)
     assert "pip install 'bedrock-price-keeper[server]'" in done.stderr.splitlines()[-1]

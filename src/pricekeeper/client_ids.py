@@ -20,7 +20,6 @@ class Client(NamedTuple):
 
     @property
     def client_id(self) -> str:
-        """``org-{org_id}`` or ``org-{org_id}-app-{app_id}``."""
         if self.app_id is None:
             return f"{_ORG}{self.org_id}"
         return f"{_ORG}{self.org_id}{_APP}{self.app_id}"

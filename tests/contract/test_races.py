@@ -19,7 +19,6 @@ from pricekeeper.storage import (
     Store,
     Update,
     attr,
-    open_store,
 )
 from pricekeeper.storage.tables import CONFIG
 from stores import stored
@@ -176,7 +175,3 @@ async def test_creating_tables_twice_is_fine(store: Store, at: Place) -> None:
     await asyncio.gather(store.create_tables(), store.create_tables())
     item = await stored(store, CONFIG, key)
     assert item["n"] == 1
-
-
-def test_open_store_is_public() -> None:
-    assert callable(open_store)

@@ -28,7 +28,6 @@ class BoundedCache(Generic[K, V]):
         return entry
 
     def put(self, key: K, entry: V) -> None:
-        """Store an entry, and evict the least recently used one if there are too many."""
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > self._entries_max:

@@ -90,7 +90,6 @@ class Settings:
     """Empty: the setting is ``none``; ``None``: not set."""
     refresh_needs_secret: bool = False
     metrics_address: ListenAddress | None = None
-    """A separate listener for metrics and health."""
     metrics_token: str | None = None
     connections_max: int = table.CONNECTIONS_DEFAULT
     event_listeners_max: int = table.EVENT_LISTENERS_DEFAULT
@@ -106,11 +105,8 @@ class Settings:
     """``None``: no gateway."""
     gateway_body_mb_max: int = 25
     alert_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Private networks that alerts may be sent to."""
     alert_topics: frozenset[str] = frozenset()
-    """SNS topics that channels may name."""
     org_admins_set_budgets: bool = False
-    """Whether they may raise the organisation's hard budgets and quotas."""
     serves_api: bool = True
     serves_gateway: bool = True
 
@@ -254,7 +250,6 @@ def _api_limits(text: str) -> Mapping[str, int]:
 
 
 def _proxies(text: str | None) -> str | None:
-    """Parse comma-separated addresses and networks, or ``*`` for all."""
     if text is None or text == "*":
         return text
     if text.lower() == table.NO_PROXIES:

@@ -1,7 +1,5 @@
 """Credentials and endpoint, from where every AWS tool takes them, and off the event loop."""
 
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +18,7 @@ from pricekeeper.storage.dynamodb import credentials as module
 from pricekeeper.storage.dynamodb.credentials import CredentialSource, find_access
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import CONFIG
+from programs import run_program
 
 EXPIRED = Canned({"__type": "com.amazon.coral.service#ExpiredTokenException", "message": "old"})
 
@@ -184,4 +183,4 @@ def test_botocore_is_imported_when_a_store_is_opened() -> None:
         "import sys, pricekeeper.storage.dynamodb.store as s;"
         "sys.exit(any(name.startswith('botocore') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0  # noqa: S603
+    assert run_program(program).returncode == 0

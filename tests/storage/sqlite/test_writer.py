@@ -1,8 +1,6 @@
 """The writer thread: group commit, bounds, and what it survives."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -27,6 +25,7 @@ from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.storage.sqlite.writer import IN_LOOP_MAX, Writer
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG
 from pricekeeper.telemetry import StoreMeter
+from programs import run_program
 
 
 def put(n: int, pk: str = "a") -> Put:
@@ -297,9 +296,7 @@ asyncio.run(main())
 
 
 def test_a_disk_that_really_refuses_to_grow(path: str) -> None:
-    command = [sys.executable, "-c", FILE_LIMIT_SCRIPT, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    failures, there, last = done.stdout.split()
+    failures, there, last = run_program(FILE_LIMIT_SCRIPT, path).stdout.split()
     assert int(failures) > 0
     assert int(failures) + int(there) == 8
     assert last == "True"

@@ -175,7 +175,6 @@ class Writer:
         return answers
 
     def _commit(self, jobs: list[_Job], begun: list[_Answer] | None = None) -> list[_Answer]:
-        """Commit the jobs in one transaction, or fail all of them."""
         committing = False
         try:
             answers = self._begin(jobs) if begun is None else begun
