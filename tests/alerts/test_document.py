@@ -8,9 +8,8 @@ from typing import Any
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import SECRET, Endpoint
+from memory_store import MemoryStore
 from pricekeeper.alerts.alert import AlertKind
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import open_store
 from snippets import snippets
 from stores import ShiftedClock
 
@@ -35,9 +34,7 @@ def example() -> dict[str, Any]:
 async def test_the_snippet_verifies_what_is_sent_and_nothing_else(endpoint: Endpoint) -> None:
     """A real request; with another body, key or time it is refused."""
     clock = ShiftedClock()
-    store = await open_store(SqliteLocation(MEMORY), clock=clock)
-    await store.create_tables()
-    instance = Instance(store, clock)
+    instance = Instance(MemoryStore(clock), clock)
     org = Org(instance, clock)
     await org.configure(budgets=[budget(COST_USD_MICROS, 80, name="monthly", window="MONTH")])
     await org.add_channel(endpoint.url)
@@ -55,7 +52,6 @@ async def test_the_snippet_verifies_what_is_sent_and_nothing_else(endpoint: Endp
     assert example().keys() == taken.json.keys()
     assert example()["about"].keys() == taken.json["about"].keys()
     await instance.close()
-    await store.close()
 
 
 def test_every_kind_is_explained() -> None:

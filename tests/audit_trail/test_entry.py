@@ -31,7 +31,7 @@ ORG = OrgId("550e8400-e29b-41d4-a716-446655440000")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=12,
+    max_leaves=6,
 )
 OBJECTS = st.dictionaries(st.text(max_size=4), JSON, max_size=5)
 

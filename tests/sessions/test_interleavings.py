@@ -5,12 +5,12 @@ stay ended, refused tokens stay refused, and a holder of a current token can ref
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
+from memory_store import MemoryStore
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     InvalidTokenError,
@@ -19,8 +19,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
 )
 from pricekeeper.sessions import Labels, Login, Opened, SessionId, Sessions
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Store
 from sessions.conftest import FixedKeys
 
 LIMIT = 3
@@ -134,16 +133,9 @@ class World:
                     await sessions.refresh(token, "g")
 
 
-@pytest.fixture
-async def memory() -> AsyncIterator[Store]:
-    store = await open_store(SqliteLocation(MEMORY), clock=ManualClock())
-    await store.create_tables()
-    yield store
-    await store.close()
-
-
-async def test_the_promises_hold_in_every_order(memory: Store) -> None:
+async def test_the_promises_hold_in_every_order() -> None:
     """Sixty seeds; together they do everything, and meet every fault."""
+    memory = MemoryStore(ManualClock())
     did: Counter[str] = Counter()
     befell: Counter[str] = Counter()
     for seed in SEEDS:

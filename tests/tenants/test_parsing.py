@@ -303,10 +303,11 @@ bodies = st.dictionaries(
 @given(bodies)
 def test_no_body_breaks_the_parser(body: dict[str, Any]) -> None:
     """Any JSON is valid settings, or is refused with names of fields."""
+    whole = org()
     for changed in (body, org_body(**body), app_body(**body)):
         try:
             parse_org_settings(changed, LABELS, 8)
-            parse_app_settings(changed, LABELS, org())
+            parse_app_settings(changed, LABELS, whole)
         except InvalidConfigError as refusal:
             assert refusal.errors
             assert all(error.field.isascii() and error.message for error in refusal.errors)

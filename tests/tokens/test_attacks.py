@@ -319,7 +319,7 @@ async def test_noise_is_refused(scene: tuple[Instance, Forge, StoreMeter]) -> No
     """Nothing that can be sent raises anything else."""
     instance, forge, _ = scene
     alphabet = forge.token + ".=-_ é\0"
-    for _ in range(2_000):
+    for _ in range(500):
         length = secrets.randbelow(60)
         noise = "".join(secrets.choice(alphabet) for _ in range(length))
         for token in (noise, f"{forge.parts[0]}.{noise}", f"{noise}.{forge.parts[1]}.{noise}"):
