@@ -65,10 +65,14 @@ async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None
 
 
 class _Reading(NamedTuple):
+    """What a run has read of an organisation, and what becomes of it."""
+
     first: int
     last: int
     closable: int
     as_of_ms: int
+    tally: Tally
+    totals: dict[Facet, Counters]
 
 
 class FoldRunner:
@@ -143,22 +147,17 @@ class FoldRunner:
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
         """The totals are read first, so the records read later contain everything in them."""
-        as_of_ms = self._clock.now_ms()
+        reading = _Reading(0, 0, closable, self._clock.now_ms(), tally, {})
         facets: Collection[Facet] = await self._read_day(repair, tally)
-        totals: dict[Facet, Counters] = {}
         for _ in range(ATTEMPTS_MAX):
             stored = await self._totals.read(facets)
             found = await self._read_day(repair, tally)
             left = [facet for facet in found if facet not in stored]
             for facet, item in stored.items():
-                sums = found.get(facet, {})
-                total = await self._put_rebuilt(facet, item, sums, closable, as_of_ms, tally)
-                if total is None:
+                if not await self._put_rebuilt(facet, item, found.get(facet, {}), reading):
                     left.append(facet)
-                else:
-                    totals[facet] = total
             if not left:
-                await self._look(repair.org_id, totals)
+                await self._look(repair.org_id, reading.totals)
                 return
             facets = list(found)
         raise ContendedError(f"the totals of {repair.org_id} on {repair.day} kept changing")
@@ -176,13 +175,14 @@ class FoldRunner:
 
         try:
             for _ in range(ATTEMPTS_MAX):
-                reading = _Reading(ticks[0], ticks[-1], closable, self._clock.now_ms())
+                now_ms = self._clock.now_ms()
+                reading = _Reading(ticks[0], ticks[-1], closable, now_ms, tally, totals)
                 skipped: list[UnreadableItemError] = []
                 found = await self._sum(org_id, postings, is_wanted, tally, skipped)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
                 if left is None:
                     tally.accounts += len(_accounts(found))
-                left = await self._bring_forward(wanted, reading, tally, totals)
+                left = await self._bring_forward(wanted, reading)
                 if not left:
                     await self._look(org_id, totals)
                     if skipped:
@@ -230,27 +230,19 @@ class FoldRunner:
         postings = await self._reader.read_postings(ticks, org_id)
         return await self._sum(org_id, postings, lambda one: one.terms.day == day, tally)
 
-    async def _bring_forward(
-        self, found: SumsByFacet, reading: _Reading, tally: Tally, totals: dict[Facet, Counters]
-    ) -> list[Facet]:
-        """Move totals forward into ``totals``; return those whose records must be read again."""
+    async def _bring_forward(self, found: SumsByFacet, reading: _Reading) -> list[Facet]:
+        """Move totals forward; return those whose records must be read again."""
         left = list[Facet]()
         for some in in_groups(list(found), TOTALS_AT_ONCE):
             moves = [
-                self._move(facet, item, found[facet], reading, tally, totals)
+                self._move(facet, item, found[facet], reading)
                 for facet, item in (await self._totals.read(some)).items()
             ]
             left += filter(None, await asyncio.gather(*moves))
         return left
 
     async def _move(
-        self,
-        facet: Facet,
-        stored: Item | None,
-        sums: Sums,
-        reading: _Reading,
-        tally: Tally,
-        totals: dict[Facet, Counters],
+        self, facet: Facet, stored: Item | None, sums: Sums, reading: _Reading
     ) -> Facet | None:
         """The facet if its records must be read again."""
         try:
@@ -258,41 +250,35 @@ class FoldRunner:
             fold = before.forward(sums, reading.last, reading.closable, reading.first)
             if fold is not None:
                 await self._totals.put(facet, fold, stored, reading.as_of_ms)
-                self._count_write(facet, tally)
-            totals[facet] = (fold or before).total
+                self._count_write(facet, reading.tally)
+            reading.totals[facet] = (fold or before).total
         except (Behind, ConditionFailedError, OutcomeUnknownError):
             return facet
         except UnreadableItemError as error:
-            tally.fail(1, error)
+            reading.tally.fail(1, error)
             await self._totals.enter_in_lists(facet)  # readers sum its records instead
             await self._request_repair(Repair(facet.org_id, facet.day))
         return None
 
     async def _put_rebuilt(
-        self,
-        facet: Facet,
-        stored: Item | None,
-        sums: Sums,
-        closable: int,
-        as_of_ms: int,
-        tally: Tally,
-    ) -> Counters | None:
-        """Write a rebuilt total and return it; ``None`` if another writer was faster."""
+        self, facet: Facet, stored: Item | None, sums: Sums, reading: _Reading
+    ) -> bool:
+        """Write a rebuilt total; ``False`` if another writer was faster."""
         before = fold_from(stored)
-        fold = before.rebuilt(sums, closable)
+        fold = before.rebuilt(sums, reading.closable)
         if fold is None and lacks_records(stored):  # it is complete now: write it without the mark
             fold = msgspec.structs.replace(before, rev=before.rev + 1)
-        if fold is None:
-            return before.total
-        try:
-            await self._totals.put(facet, fold, stored, as_of_ms, is_whole=True)
-        except (ConditionFailedError, OutcomeUnknownError):
-            return None
-        self._count_write(facet, tally)
-        if fold.total != before.total:
-            change = TotalChange(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
-            tally.changes.append(change)
-        return fold.total
+        if fold is not None:
+            try:
+                await self._totals.put(facet, fold, stored, reading.as_of_ms, is_whole=True)
+            except (ConditionFailedError, OutcomeUnknownError):
+                return False
+            self._count_write(facet, reading.tally)
+            if fold.total != before.total:
+                change = TotalChange(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
+                reading.tally.changes.append(change)
+        reading.totals[facet] = (fold or before).total
+        return True
 
     def _count_write(self, facet: Facet, tally: Tally) -> None:
         tally.written += facet.account is not None

@@ -44,6 +44,9 @@ from pricekeeper.pricing.cost import served_variant
 from pricekeeper.tenants import Policy
 
 COMMON_MAX: Final = 10_000
+QUIET_MS: Final = 60_000
+
+_log = structlog.get_logger(__name__)
 
 
 class _Common(NamedTuple):
@@ -82,7 +85,7 @@ class Preparer:
         self._prices = prices
         self._ledger = ledger
         self._common: BoundedCache[_CommonKey, _Common] = BoundedCache(COMMON_MAX)
-        self._estimates = EstimateWarnings(clock)
+        self._warned_at_ms: dict[str, int] = {}
 
     async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
         """``on_sheet``: it is written on a sheet of the log, so its id needs no time."""
@@ -167,7 +170,7 @@ class Preparer:
             terms = msgspec.structs.replace(terms, tags=tags, tag_keys=tag_keys)
             stored_terms = encode_terms(terms)
         if charged.price_estimated:
-            self._estimates.warn(policy, usage)
+            self._warn_of_estimate(policy, usage)
         is_error = usage.status is UsageStatus.ERROR
         return Submission(
             policy.org_id,
@@ -183,6 +186,22 @@ class Preparer:
             charged.cost_usd_picos,
             tokens,
             accounts,
+        )
+
+    def _warn_of_estimate(self, policy: Policy, usage: Usage) -> None:
+        """At most once a minute for each label."""
+        now_ms = self._clock.monotonic_ms()
+        warned_at_ms = self._warned_at_ms.get(usage.model_label)
+        if warned_at_ms is not None and now_ms - warned_at_ms < QUIET_MS:
+            return
+        self._warned_at_ms[usage.model_label] = now_ms
+        _log.warning(
+            "price_estimated",
+            label=usage.model_label,
+            service_tier=usage.service_tier or "batch",
+            org_id=policy.org_id,
+            app_id=policy.app_id,
+            advice="add the prices of this tier to the deployment file",
         )
 
     def _recall_common(self, valid: _Valid) -> _Common | None:
@@ -241,31 +260,3 @@ def _check_tokens(model: Model, usage: Usage) -> TokenUsage:
         model.require(usage.bedrock_model_id)
     check_plausible(model, tokens)
     return tokens
-
-
-QUIET_MS: Final = 60_000
-
-_log = structlog.get_logger(__name__)
-
-
-class EstimateWarnings:
-    """Warns of estimated prices, at most once a minute for each label."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._warned_at_ms: dict[str, int] = {}
-
-    def warn(self, policy: Policy, usage: Usage) -> None:
-        now_ms = self._clock.monotonic_ms()
-        warned_at_ms = self._warned_at_ms.get(usage.model_label)
-        if warned_at_ms is not None and now_ms - warned_at_ms < QUIET_MS:
-            return
-        self._warned_at_ms[usage.model_label] = now_ms
-        _log.warning(
-            "price_estimated",
-            label=usage.model_label,
-            service_tier=usage.service_tier or "batch",
-            org_id=policy.org_id,
-            app_id=policy.app_id,
-            advice="add the prices of this tier to the deployment file",
-        )
