@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -148,35 +148,38 @@ def aws_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def dynamodb_local(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """Start DynamoDB Local for this session; the value is its endpoint.
 
     Parallel workers share one: a JVM of their own would cost each 300 MB and seconds of CPU time.
-    The first user starts it, and stops it after all others.
+    The first user starts it, and stops it after all others: in no test, since a test has a timeout.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    shared, engine = folder / "dynamodb-local", None
-    with shared.with_suffix(".users").open("a") as users:
-        with _locked(shared.with_suffix(".lock")):
+    shared, lock, users = (folder / f"dynamodb-local{end}" for end in ("", ".lock", ".users"))
+
+    def stop(engine: Engine) -> None:
+        with engine, _locked(lock), _locked(users):
+            shared.unlink()
+
+    with ExitStack() as using:
+        with _locked(lock):
             if shared.exists():
-                fcntl.flock(users, fcntl.LOCK_SH)
+                using.enter_context(_locked(users, fcntl.LOCK_SH))
             else:
                 engine = _start(DYNAMODB_LOCAL.engine, start_dynamodb_local)
+                request.config.add_cleanup(lambda: stop(engine))
                 shared.write_text(engine.endpoint)
-            endpoint = shared.read_text()
-        yield endpoint
-        if engine is not None:
-            with _locked(shared.with_suffix(".lock")), engine:
-                fcntl.flock(users, fcntl.LOCK_EX)
-                shared.unlink()
+        yield shared.read_text()
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _locked(file: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     with file.open("a") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        fcntl.flock(opened, kind)
         yield
 
 
