@@ -22,7 +22,6 @@ from gateway.kinds import (
 from gateway.wire import Received, Upstream, running_upstream, whole
 from gateway.world import App, World, claude_body, converse_body, held_by, running_world
 from http_fixtures import Reply
-from pricekeeper.settings.locations import parse_store_location
 from scraping import until
 
 PLENTY = 10**9
@@ -30,8 +29,8 @@ COUNTED_TOKENS = 5
 
 
 @pytest.fixture(scope="module")
-def kinds(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Upstream]]:
-    """A service whose upstream keeps what it gets, on each store."""
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Upstream]]:
+    """A service whose upstream keeps what it gets."""
     folder = tmp_path_factory.mktemp("kinds")
 
     def reply(_: Upstream, peer: socket.socket, request: Received) -> None:
@@ -39,12 +38,7 @@ def kinds(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 
     with (
         running_upstream(reply) as upstream,
-        running_world(
-            folder,
-            upstream.url,
-            store=parse_store_location(store),
-            config_path=write_deployment(folder),
-        ) as world,
+        running_world(folder, upstream.url, config_path=write_deployment(folder)) as world,
     ):
         yield world, upstream
 
