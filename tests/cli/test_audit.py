@@ -40,10 +40,8 @@ def test_changes_are_listed_the_newest_first(anywhere: Cli) -> None:
 def test_what_is_listed_can_be_chosen(anywhere: Cli) -> None:
     """By whom, what and when; page after page."""
     anywhere.register()
-    assert [
-        one["seq"]
-        for one in anywhere.ok("audit", "list", ORG, "--action", "credentials")["entries"]
-    ] == [4, 3]
+    found = anywhere.ok("audit", "list", ORG, "--action", "credentials")["entries"]
+    assert [one["seq"] for one in found] == [4, 3]
     assert anywhere.ok("audit", "list", "--actor", "no-one")["entries"] == []
     assert anywhere.ok("audit", "list", "--to", "2020-01-01")["entries"] == []
     assert "no entries match" in anywhere("audit", "list", MISSING_ORG).out
@@ -130,11 +128,9 @@ class TestVerifying:
         for words in ((), ("--against", str(exported))):
             done = cli("audit", "verify", *words, "--json")
             assert done.code == exits.FAILED
-            assert {
-                "chain": f"ORG#{ORG}",
-                "seq": 2,
-                "problem": "was removed, with all up to 2",
-            } in (done.json["findings"])
+            removed = "was removed, with all up to 2"
+            finding = {"chain": f"ORG#{ORG}", "seq": 2, "problem": removed}
+            assert finding in done.json["findings"]
         assert "was removed" in cli("audit", "verify").out
 
     @pytest.mark.usefixtures("exported")
@@ -175,12 +171,8 @@ class TestVerifying:
     def test_an_export_is_for_its_owner_and_whole(self, cli: Cli, exported: Path) -> None:
         """Each line by itself is an entry; a second export takes its place at once."""
         assert exported.stat().st_mode & 0o077 == 0
-        assert [json.loads(line)["seq"] for line in exported.read_text("utf-8").splitlines()] == [
-            1,
-            2,
-            3,
-            4,
-        ]
+        lines = exported.read_text("utf-8").splitlines()
+        assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4]
         cli.ok("freeze", ORG, *WHY)
         assert cli.ok("audit", "export", ORG, "--to", str(exported))["entries"] == 5
         refused = cli("audit", "export", "--to", str(exported / "below"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import ORG, Cli
+from cli.test_doctor import check_of, levels
 from pricekeeper.tokens import parse_keyring
 from secrets_manager import running_secrets_manager
 
@@ -54,8 +55,8 @@ def test_commands_on_the_store_use_the_pepper_from_there(cli: Cli, place: str) -
     made = cli.ok("admin-keys", "create", "platform", "--role", "ADMIN")
     assert made["key"].startswith("pka_")
     assert not (cli.folder / "data").exists()
-    found = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
-    assert found["signing keys"]["level"] == found["pepper"]["level"] == "OK"
+    found = levels(cli)[1]
+    assert found["signing keys"] == found["pepper"] == "OK"
     assert "data folder" not in found
     cli.monkeypatch.delenv(PEPPER)
     assert "pepper" in cli("credentials", "provisioning-key", ORG).err
@@ -71,16 +72,15 @@ def test_secrets_manager_is_asked(cli: Cli) -> None:
         cli.monkeypatch.setenv(KEYS, "aws:keys")
         cli.monkeypatch.setenv(PEPPER, "aws:pepper")
         cli.register()
-        found = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
-        assert (found["pepper"]["level"], found["pepper"]["told"]) == ("OK", "from aws:pepper")
+        pepper = check_of(cli, "pepper")
+        assert (pepper["level"], pepper["told"]) == ("OK", "from aws:pepper")
         rotated = parse_keyring(cli("keys", "rotate", "--print").out)
         assert [entry.kid for entry in rotated.entries][:1] == [
             json.loads(keyring)["keys"][0]["kid"]
         ]
         cli.monkeypatch.setenv(KEYS, "aws:nothing")
-        done = cli("doctor", "--json")
-        (check,) = [one for one in done.json["checks"] if one["name"] == "signing keys"]
-        assert (done.code, check["level"]) == (1, "FAIL")
+        check = check_of(cli, "signing keys")
+        assert check["level"] == "FAIL"
         assert "ResourceNotFoundException" in check["told"]
         served = cli("serve")
         assert served.code == 2

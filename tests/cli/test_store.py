@@ -1,6 +1,5 @@
 """What is done on the store itself: tables, totals, prices, keys, and no traces."""
 
-import asyncio
 import os
 import stat
 import uuid
@@ -21,7 +20,7 @@ from pricekeeper.clock import SystemClock
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.settings import read_settings
-from pricekeeper.storage import Delete, open_store
+from pricekeeper.storage import Delete, Store
 from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG
 from selection.conftest import SettableClock
@@ -146,33 +145,34 @@ def test_no_keys_are_made_beside_a_store_that_has_some_elsewhere(cli: Cli) -> No
 def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> None:
     """It reads as unsettled from its expiry on; `aggregate` moves its hold in the budget."""
     store.ok("tables", "create")
-    location = read_settings(os.environ).store
+    location = os.environ["PRICEKEEPER_STORE"]
     midday_in = f"Etc/GMT{SystemClock().now_ms() // 3_600_000 % 24 - 12:+d}"  # no midnight is near
     policy = a_policy(budgets=(a_budget(),), timezone=midday_in)
 
-    async def leave() -> None:
-        clock = SettableClock(SystemClock().now_ms() - 600_000)
-        opened = await open_store(location, clock=clock)
-        instance = Instance(opened, clock)
+    async def leave(opened: Store) -> None:
+        instance = Instance(opened, SettableClock(SystemClock().now_ms() - 600_000))
         await instance.authorize(policy, hold_secs=10)
         await instance.close()
-        await opened.close()
 
-    async def look() -> tuple[list[Balance], list[State]]:
-        opened = await open_store(location, clock=SystemClock())
+    async def look(opened: Store) -> tuple[list[Balance], list[State]]:
         findings = await LedgerCheck(opened, SystemClock()).check([policy])
         ledger = Ledger(opened, SystemClock(), WindowSpend(opened, SystemClock()).read_spend)
         reader = AuthorizationReader(opened, ledger)
         regions = Regions(opened, SystemClock(), reader)
         states = [one.state async for one in regions.read_unfinished(policy.org_id, set(State))]
-        await opened.close()
         assert all(one.agrees for one in findings)
         return [one.enforced for one in findings], states
 
-    asyncio.run(leave())
-    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, HELD_USD_PICOS)], [State.UNSETTLED])
+    on_store(location, leave)
+    assert on_store(location, look) == (
+        [Balance(HELD_USD_PICOS, HELD_USD_PICOS)],
+        [State.UNSETTLED],
+    )
     assert store.ok("aggregate")["expired"] == 1
-    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)], [State.UNSETTLED])
+    assert on_store(location, look) == (
+        [Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)],
+        [State.UNSETTLED],
+    )
     assert store.ok("aggregate")["expired"] == 0
 
 

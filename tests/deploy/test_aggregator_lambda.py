@@ -27,16 +27,14 @@ from pricekeeper.errors import StoreFormatError, StoreMisconfiguredError, StoreU
 from pricekeeper.ledger.log import CHAPTER_MS
 from pricekeeper.metering import AggregationReport, Counters, Metering, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import (
-    total_from,
-    total_key,
-)
+from pricekeeper.metering.items import total_from, total_key
 from pricekeeper.metering.journal_items import Repair, repair_put
 from pricekeeper.pricing import PriceBook
-from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
+from pricekeeper.settings import DynamoDbLocation, SqliteLocation
 from pricekeeper.storage import Put, Store, open_store
 from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG
+from stored_items import on_store
 
 _Result = TypeVar("_Result")
 
@@ -118,15 +116,15 @@ ONE_RECORD = Counters(COST_USD_PICOS, 1_000, 500, requests=1)
 
 def test_the_handler_aggregates_once_per_event(tmp_path: Path) -> None:
     """In a process of its own, with settings from the environment; the answers are JSON."""
-    location = SqliteLocation(str(tmp_path / "store.db"))
-    account = asyncio.run(prepared(location))
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    account = on_store(url, prepare)
     no_folder = tmp_path / "data"
 
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", TWO_EVENTS],
         env={
             **os.environ,
-            "PRICEKEEPER_STORE": f"sqlite:///{location.path}",
+            "PRICEKEEPER_STORE": url,
             "PRICEKEEPER_DATA_DIR": str(no_folder),
         },
         capture_output=True,
@@ -140,23 +138,14 @@ def test_the_handler_aggregates_once_per_event(tmp_path: Path) -> None:
     assert (first["accounts"], first["written"], first["failed"]) == (1, 1, 0)
     assert (second["accounts"], second["written"], second["failed"]) == (1, 0, 0)
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["aggregation"] * 2
-    assert asyncio.run(read_total(location, account)) == ONE_RECORD
+    assert on_store(url, lambda store: total_of(store, account)) == ONE_RECORD
     assert not no_folder.exists(), "a function has nowhere to write, and needs no keys"
 
 
-async def prepared(location: StoreLocation) -> Account:
-    store = await open_store(location, clock=SystemClock())
+async def prepare(store: Store) -> Account:
+    """Make the tables, and count a record in them."""
     await store.create_tables()
-    account = await count_a_request(store)
-    await store.close()
-    return account
-
-
-async def read_total(location: StoreLocation, account: Account) -> Counters:
-    store = await open_store(location, clock=SystemClock())
-    total = await total_of(store, account)
-    await store.close()
-    return total
+    return await count_a_request(store)
 
 
 async def test_the_store_is_opened_by_the_first_event_alone(
@@ -200,7 +189,7 @@ def test_what_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
     with pytest.raises(StoreMisconfiguredError):
         warm.run_once()
     in_the_way.unlink()
-    asyncio.run(prepared(location))
+    on_store(f"sqlite:///{location.path}", prepare)
 
     assert warm.run_once().written == 1
 

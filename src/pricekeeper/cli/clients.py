@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeAlias
+from itertools import count
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import RenderableType
@@ -205,7 +206,6 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
 
 ATTEMPTS_MAX: Final = 24
 """Of a change, if others change the settings meanwhile."""
-Json: TypeAlias = dict[str, Any]
 
 
 @backend_command(orgs, "set")
@@ -218,14 +218,8 @@ async def set_org(
 
     [dim]pricekeeper org set $ORG --budget monthly=MONTH:200 --strict --unset session_limit[/dim]
     """
-    admin, given = backend.admin, flags.fields()
-    before, answer = await _change(
-        lambda: admin.get_org(org),
-        lambda read, tag: admin.patch_org(
-            org, settings_patch(read, given, removals), if_unchanged=tag
-        ),
-    )
-    return Output(answer, _change_picture(before, answer, f"org get {org}"))
+    admin = backend.admin
+    return await _change(admin.get_org, admin.patch_org, (org,), flags, removals)
 
 
 @backend_command(apps, "set")
@@ -241,58 +235,64 @@ async def set_app(
 
     [dim]pricekeeper app set $ORG chat --budget daily=DAY:5 --no-budget hourly --unset quotas[/dim]
     """
-    admin, given = backend.admin, flags.fields()
-    before = plain(await admin.get_app(org, app))
-    if (flags.quota or removals.quotas) and before["configuration"]["quota_scope"] == "ORG":
-        raise MisusedError(
-            "--quota: the apps of this organisation share its quotas, so quotas of an app have no "
-            f"effect; change them with 'pricekeeper org set {org}', or its scope with --scope APP"
-        )
-    before, answer = await _change(
-        lambda: admin.get_app(org, app),
-        lambda read, tag: admin.patch_app(
-            org, app, settings_patch(read, given, removals), if_unchanged=tag
-        ),
-    )
-    return Output(answer, _change_picture(before, answer, f"app get {org} {shlex.quote(app)}"))
+    admin = backend.admin
+    return await _change(admin.get_app, admin.patch_app, (org, app), flags, removals)
 
 
 async def _change(
-    read: Callable[[], Awaitable[Any]],
-    patch: Callable[[Json, str], Awaitable[Any]],
-) -> tuple[Json, Json]:
+    read: Callable[..., Awaitable[Any]],
+    patch: Callable[..., Awaitable[Any]],
+    client: tuple[str, ...],
+    flags: AppFlags,
+    removals: Removals,
+) -> Output:
     """Patch the settings; read again if another change came first: budgets are one list."""
-    before, attempts = plain(await read()), 1
-    while True:
-        tag = settings_tag(before)
+    given, before = flags.fields(), plain(await read(*client))
+    for attempt in count(1):
+        if len(client) > 1 and (flags.quota or removals.quotas):
+            _require_own_quotas(before)
+        body, tag = settings_patch(before, given, removals), settings_tag(before)
         try:
-            return before, plain(await patch(before, tag))
+            after = plain(await patch(*client, body, if_unchanged=tag))
         except PriceKeeperError as error:
-            if error.code != ConflictError.code or attempts == ATTEMPTS_MAX:
+            if error.code != ConflictError.code or attempt == ATTEMPTS_MAX:
                 raise
-            before, attempts = plain(await read()), attempts + 1
+            before = plain(await read(*client))
             if settings_tag(before) == tag:  # refused for another reason
                 raise
+        else:
+            break
+    return Output(after, _change_picture(before, after, shlex.join(client)))
+
+
+def _require_own_quotas(app: Mapping[str, Any]) -> None:
+    if app["configuration"]["quota_scope"] == "ORG":
+        raise MisusedError(
+            "--quota: the apps of this organisation share its quotas, so quotas of an app have no "
+            f"effect; change them with 'pricekeeper org set {app['org_id']}', or its scope with "
+            "--scope APP"
+        )
 
 
 def _change_picture(
-    before: Mapping[str, Any], after: Mapping[str, Any], look: str
+    before: Mapping[str, Any], after: Mapping[str, Any], words: str
 ) -> RenderableType:
     changes = differences(lines_in_force(before), lines_in_force(after))
     name = after.get("app_name") or after["org_name"]
     heading = Text.assemble(("✓ ", "green"), (harmless(name), "bold"), f"  {after['client_id']}")
     if not changes:
         return Section(heading, Text("no change: the settings had these values already"))
-    return Section(heading, drawn_changes(changes), *_next_steps(before, after, look))
+    return Section(heading, drawn_changes(changes), *_next_steps(before, after, words))
 
 
 def _next_steps(
-    before: Mapping[str, Any], after: Mapping[str, Any], look: str
+    before: Mapping[str, Any], after: Mapping[str, Any], words: str
 ) -> Iterator[RenderableType]:
     inherited = set(after.get("inherited_fields", ()))
     for field in before.get("inherited_fields", ()):
         if field not in inherited and field in ("quotas", "rate_limits"):
-            undo = f"pricekeeper {look.replace('get', 'set', 1)} --unset {field}"
+            undo = f"pricekeeper app set {words} --unset {field}"
             title = field.replace("_", " ")
             yield Text(f"its {title} are its own now; to inherit them again: {undo}", "dim")
-    yield Text(f"in force everywhere within 30 s; next: pricekeeper {look}", "dim")
+    kind = "app" if "app_id" in after else "org"
+    yield Text(f"in force everywhere within 30 s; next: pricekeeper {kind} get {words}", "dim")

@@ -8,7 +8,6 @@ import typer
 
 from pricekeeper.cli import (
     access,
-    adopting,
     alerts,
     applying,
     audit,
@@ -149,7 +148,6 @@ app.add_typer(spend.top)
 app.add_typer(authorizations.top)
 app.add_typer(access.top)
 app.add_typer(upkeep.top)
-app.add_typer(adopting.top)
 app.add_typer(exporting.top)
 app.add_typer(doctor.top)
 app.add_typer(watch.top)
