@@ -131,7 +131,7 @@ def _has_twin_on_file(name: str, known: set[str]) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Search for garbage from now on, but not among what was collected."""
+    """Search for garbage from now on, but not among the objects collected so far."""
     gc.freeze()
     gc.enable()
 

@@ -125,7 +125,7 @@ def test_values_of_a_tag_are_budgets_of_their_own(world: World) -> None:
     assert [row["tag"] for row in rows] == [{"team": "blue"}, {"team": "red"}]
 
 
-@pytest.mark.parametrize("after", ["x", f"{SOME_ORG}/a/b", f"{SOME_ORG}/..", "%00"])
-def test_a_cursor_that_is_none_is_refused(world: World, after: str) -> None:
-    reply = world.get(f"{PATH}?after={after}", key=KEY)
-    assert (reply.status, reply.json["errors"][0]["field"]) == (400, "after")
+def test_a_cursor_that_is_none_is_refused(world: World) -> None:
+    for after in ("x", f"{SOME_ORG}/a/b", f"{SOME_ORG}/..", "%00"):
+        reply = world.get(f"{PATH}?after={after}", key=KEY)
+        assert (reply.status, reply.json["errors"][0]["field"]) == (400, "after")

@@ -111,18 +111,10 @@ def test_a_thiefs_tokens_stop_here_at_once_and_there_within_half_a_minute(
     contain(both.tenant, here)
     assert here.ways_in() == left
     assert there.ways_in() - ({ACCESS, OUTSIDE} - left) == left
+    if contain is end_all:  # until then the other instance believes what it remembers
+        assert there.ways_in() == {SECRET, ACCESS, OUTSIDE}
     both.clock.pass_ms(HALF_A_MINUTE_MS)
     assert there.ways_in() == left
-
-
-def test_until_then_the_other_instance_believes_what_it_remembers(both: Instances) -> None:
-    """Which is what the bound is for: without it, this test would see nothing."""
-    here, there = both.thieves()
-    revoke(both.tenant, here)
-    assert here.call().status == 401
-    assert there.ways_in() == {ACCESS, OUTSIDE}
-    both.clock.pass_ms(HALF_A_MINUTE_MS)
-    assert there.ways_in() == NOTHING
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["org", "app"])

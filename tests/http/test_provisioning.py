@@ -101,11 +101,11 @@ def test_deleting_stops_tokens(api: Api) -> None:
     assert (refused.status, refused.code) == (401, "UNAUTHORIZED")
 
 
-@pytest.mark.parametrize("key", [None, "", "wrong-key-wrong-key", KEY + "x", "é" * 16])
-def test_provisioning_needs_its_key(api: Api, tenant: Tenant, key: str | None) -> None:
-    headers = {} if key is None else {"x-api-key": key.encode().decode("latin-1")}
-    reply = api.call("GET", tenant.org, token=tenant.org_token, headers=headers)
-    assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
+def test_provisioning_needs_its_key(api: Api, tenant: Tenant) -> None:
+    for key in (None, "", "wrong-key-wrong-key", KEY + "x", "é" * 16):
+        headers = {} if key is None else {"x-api-key": key.encode().decode("latin-1")}
+        reply = api.call("GET", tenant.org, token=tenant.org_token, headers=headers)
+        assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
 
 
 def test_a_client_reads_its_own_settings(api: Api, tenant: Tenant) -> None:
