@@ -25,8 +25,8 @@ from pricekeeper.limiter.bucket import (
     effective,
     new_bucket,
     plan,
+    plan_refill,
     rescaled,
-    settle,
 )
 from pricekeeper.limiter.bucket_lines import BucketLine
 from pricekeeper.limiter.items import bucket_item, bucket_of
@@ -84,7 +84,7 @@ def status(bucket: Bucket, limit: Limit, now_ms: int) -> LimitStatus:
 
 def made(debit: Debit) -> Item:
     """Make the bucket, with the debit taken."""
-    return create_put(debit, Create(new_bucket(debit, NOW))).item
+    return create_put(debit.key, new_bucket(debit, NOW)).item
 
 
 def holds(update: Update, item: Item) -> bool:
@@ -105,7 +105,7 @@ def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, 
     if isinstance(step, Denial):
         return item, False
     if isinstance(step, Create):
-        put = create_put(debit, step)
+        put = create_put(debit.key, step.after)
         assert item is None
         return put.item, True
     update = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
@@ -155,7 +155,9 @@ def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
     if not holds(change, item):
         borne = bearable(bucket, debit_of(limit, delta), now_ms)["n"]
         assert borne == (reference.left(now_ms) + 4 * limit.capacity) // 1
-        item = refill_update(debit_of(limit, 0), settle(bucket, now_ms)).apply(item)
+        item = refill_update(
+            debit_of(limit, 0), plan_refill(bucket, debit_of(limit, 0), now_ms)
+        ).apply(item)
         reference.settle(now_ms)
         delta = min(delta, borne)
         change = adjust_update(debit_of(limit, delta))

@@ -217,9 +217,8 @@ class RequestAtOnce:
         """Its deadline, once it waits."""
 
     def wait(self) -> None:
-        """Begin its deadline, unless it is answered already."""
-        if not self.is_answered:
-            self._due = self._deadlines.add(self, self._deadlines.secs)
+        """Begin its deadline."""
+        self._due = self._deadlines.add(self, self._deadlines.secs)
 
     def send(self, answer: Answer) -> None:
         if self.is_answered:

@@ -185,7 +185,8 @@ class Shell:
                 reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
                 try:
                     if begin(call, reply):
-                        reply.wait()
+                        if not reply.is_answered:
+                            reply.wait()
                         return
                 except Exception as error:  # noqa: BLE001 - it is answered and logged
                     reply.fail(error)

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from pricekeeper.limiter.bucket import (
     Bucket,
-    Create,
     Debit,
     HoldingChange,
     Refill,
     bearable,
     effective,
     new_bucket,
-    settle,
+    plan_refill,
 )
 from pricekeeper.limiter.writes import adjust_update, create_put, refill_update
 from pricekeeper.storage import Put, Update
@@ -66,7 +65,7 @@ def _of_absent(debit: Debit, now_ms: int) -> Adjustment:
     if not used.tokens:
         return Adjustment(None, None, taken)
     after = new_bucket(used, now_ms)
-    return Adjustment(create_put(used, Create(after)), after, taken)
+    return Adjustment(create_put(debit.key, after), after, taken)
 
 
 def _cut(debit: Debit, most: Mapping[str, int]) -> dict[str, int]:
@@ -87,7 +86,7 @@ def _needs_refill(bucket: Bucket, debit: Debit, now_ms: int) -> bool:
 
 
 def _settled(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
-    step = settle(bucket, now_ms, debit)
+    step = plan_refill(bucket, debit, now_ms)
     changes = dict(step.changes)
     for name, count in debit.tokens.items():
         before, after, least = changes[name].before, changes[name].after, changes[name].stored_min

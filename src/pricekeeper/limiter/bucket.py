@@ -153,22 +153,13 @@ def plan(bucket: Bucket | None, debit: Debit, now_ms: int) -> Plan:
         return _plan_create(debit, now_ms)
     if _covered(bucket, debit, now_ms):
         return probe(bucket, now_ms)
-    step = _plan_refill(bucket, debit, now_ms)
+    step = plan_refill(bucket, debit, now_ms)
     violations = _violations(step, debit, now_ms)
     if not violations:
         return step
     if _up_to_date(bucket, debit.limits) and not _owes_too_much(bucket, now_ms):
         return Denial(violations)
-    return Denial(violations, settle=_plan_refill(bucket, debit.with_tokens({}), now_ms))
-
-
-def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Refill:
-    """The write that settles the refill, on the bucket's own terms if nothing is taken.
-
-    What a ``debit`` takes has to be there.
-    """
-    limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    return _plan_refill(bucket, debit or Debit(Key(""), limits, {}), now_ms)
+    return Denial(violations, settle=plan_refill(bucket, debit.with_tokens({}), now_ms))
 
 
 def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:
@@ -280,7 +271,8 @@ def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
     )
 
 
-def _plan_refill(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
+def plan_refill(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
+    """The write that settles the refill and takes the debit, which has to be there."""
     settled_ms = max(now_ms, bucket.refilled_at_ms)
     elapsed_ms = settled_ms - bucket.refilled_at_ms
     changes: dict[str, HoldingChange] = {}

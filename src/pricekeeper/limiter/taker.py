@@ -421,7 +421,7 @@ class Taker:
     async def _apply(self, key: Key, one: BucketStep) -> None:
         step, debit, store = one.step, one.debit, self.cache.store
         if isinstance(step, Create):
-            await store.put(create_put(debit, step))
+            await store.put(create_put(key, step.after))
             self.cache.remember(key, step.after)
             return
         made = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)

@@ -21,10 +21,21 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Refill, TakeOnly, stored_range
+from pricekeeper.limiter.bucket import Bucket, Debit, HoldingChange, Refill, TakeOnly, stored_range
 from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item
 from pricekeeper.limiter.limits import Limit
-from pricekeeper.storage import ITEM_ABSENT, Action, Add, Condition, Put, Remove, Set, Update, attr
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Action,
+    Add,
+    Condition,
+    Key,
+    Put,
+    Remove,
+    Set,
+    Update,
+    attr,
+)
 from pricekeeper.storage.expressions import And
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
@@ -37,9 +48,9 @@ def _counts_by(name: str, terms: str) -> Condition:
     return attr(TERMS + name).eq(terms)
 
 
-def create_put(debit: Debit, plan: Create) -> Put:
-    """Put the bucket if it is absent: full, less what is taken."""
-    return Put(RATE_BUCKETS, bucket_item(debit.key, plan.after), ITEM_ABSENT)
+def create_put(key: Key, bucket: Bucket) -> Put:
+    """Put the bucket if it is absent."""
+    return Put(RATE_BUCKETS, bucket_item(key, bucket), ITEM_ABSENT)
 
 
 def refill_update(debit: Debit, plan: Refill) -> Update:
