@@ -603,7 +603,7 @@ def test_asyncios_own_loop_plays_the_same_histories() -> None:
 
 def test_what_the_auditor_remembers_is_what_is_there() -> None:
     """One that reads everything at once comes to the same, and finds nothing wrong either."""
-    for seed in range(20):
+    for seed in range(10):
         world = quick_loop.run(simulate(seed))
         fresh = Auditor(world.store)
         fresh.know(tuple(world.auditor.accounts.values()))

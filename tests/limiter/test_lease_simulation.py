@@ -40,6 +40,7 @@ from pricekeeper.limiter.records import record_update, released_record
 from pricekeeper.limiter.returns import Returns
 from pricekeeper.storage import Item, Key, Put, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
+from slowness import slow
 
 _T = TypeVar("_T")
 
@@ -293,9 +294,13 @@ WEATHERS = {"calm": (CALM, 0), "storm": (STORM, 0), "crashes": (CALM, 3), "both"
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(n * HISTORIES, marks=pytest.mark.slow) for n in range(1, 9))]
+    ("kind", "first"),
+    [
+        ("both", 0),
+        *slow(*((kind, 0) for kind in ("calm", "storm", "crashes"))),
+        *slow(*((kind, n * HISTORIES) for kind in WEATHERS for n in range(1, 9))),
+    ],
 )
-@pytest.mark.parametrize("kind", WEATHERS)
 async def test_no_history_creates_tokens_and_only_lost_writes_lose_any(
     kind: str, first: int
 ) -> None:
