@@ -77,29 +77,16 @@ class AlertHistory:
                 if coverage.is_all or (one.org_id is not None and one.org_id in coverage)
             ]
             found = await self._store.batch_get(keys)
-        alerts = _wanted(found, kind, state, sees_all=coverage.is_all)
+        read = [readable(items.alert_from, item) for item in found]
+        seen = [
+            one if coverage.is_all else one.for_its_organisation()
+            for one in read
+            if one is not None and kind in (None, one.kind)
+        ]
+        alerts = [one for one in seen if state in (None, one.state)]
         if len(alerts) <= PAGE_MAX:
             return ListPage(alerts, page.after or None)
         return ListPage(alerts[:PAGE_MAX], alerts[PAGE_MAX - 1].id)
-
-
-def _wanted(
-    found: Iterable[Item | None],
-    kind: AlertKind | None,
-    state: DeliveryState | None,
-    *,
-    sees_all: bool,
-) -> list[StoredAlert]:
-    wanted: list[StoredAlert] = []
-    for item in found:
-        alert = readable(items.alert_from, item)
-        if alert is None:
-            continue
-        if not sees_all:
-            alert = alert.for_its_organisation()
-        if kind in (None, alert.kind) and state in (None, alert.state):
-            wanted.append(alert)
-    return wanted
 
 
 class Trial(NamedTuple):

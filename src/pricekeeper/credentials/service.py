@@ -249,7 +249,7 @@ class Credentials:
             operations = items.claim_operations(claimable, new_hash, now_epoch, begins)
             ends_at_epoch = items.grace_ends_at(claimable, now_epoch)
             try:
-                await self._trail.apply(by, _claimed(claimable, ends_at_epoch), operations)
+                await self._trail.apply(by, _claimed(client, ends_at_epoch), operations)
             except TransactionCancelledError as cancelled:
                 replaced = _still_claimable(claimable, cancelled)
                 if replaced is None:
@@ -315,12 +315,10 @@ class Credentials:
         return self._clock.now_ms() // 1000
 
 
-def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
-    client = claimable.client
-    details = (
-        {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
-    )
-    return Change("credentials.claim", client.client_id, client.org_id, after=details or None)
+def _claimed(client: Client, old_ends_at_epoch: int | None) -> Change:
+    kept = old_ends_at_epoch is not None
+    details = {"old_secret_expires_at_epoch": old_ends_at_epoch} if kept else None
+    return Change("credentials.claim", client.client_id, client.org_id, after=details)
 
 
 def _impossible(secret: str) -> bool:
