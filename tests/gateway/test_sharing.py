@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.conftest import ScriptedWorld
-from gateway.wire import PATIENCE_SECS, Answer, Caller, Received, Upstream, running_upstream, whole
+from gateway.wire import PATIENCE_SECS, Caller, Received, Upstream, running_upstream, whole
 from gateway.world import App, World, converse_body, running_world
 from pricekeeper.bedrock.reading import SHORT_BODY_BYTES
 from pricekeeper.gateway import planning, relay, sharing
@@ -34,8 +34,23 @@ SHORT_SECS = 0.05
 class Thinking:
     """An upstream that answers a call once it may, or at once if the call says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: ExitStack) -> None:
         self.may_answer = threading.Event()
+        self.opened = opened
+
+    def callers(
+        self, world: World, app: App, count: int, path: str = PATH, body: Any = BODY
+    ) -> list[Caller]:
+        """So many connections, with a call on each."""
+        made = [self.opened.enter_context(Caller(world)) for _ in range(count)]
+        for caller in made:
+            caller.send(app, path, body)
+        return made
+
+    def statuses(self, callers: list[Caller]) -> set[int]:
+        """Answer all calls; returns what the callers get."""
+        self.may_answer.set()
+        return {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers}
 
     def __call__(self, upstream: Upstream, peer: socket.socket, received: Received) -> None:
         if b"at once" not in received.body:
@@ -45,13 +60,11 @@ class Thinking:
 
 
 @contextmanager
-def thinking_world(
-    folder: Path, answer: Answer | None = None, **changes: Any
-) -> Iterator[tuple[World, Upstream, Thinking]]:
+def thinking_world(folder: Path, **changes: Any) -> Iterator[tuple[World, Upstream, Thinking]]:
     """A world of a test's own whose model thinks until it may answer."""
-    thinking = Thinking()
     with (
-        running_upstream(answer or thinking) as upstream,
+        ExitStack() as opened,
+        running_upstream(thinking := Thinking(opened)) as upstream,
         running_world(folder / "world", upstream.url, **changes) as world,
     ):
         try:
@@ -105,13 +118,13 @@ def test_a_frozen_app_is_refused_by_its_head(scripted: ScriptedWorld, path: str)
 
 def test_bytes_of_one_client_leave_room_for_another(tmp_path: Path) -> None:
     """Requests that are not whole hold the bytes they announce; their client waits for more."""
-    with thinking_world(tmp_path, gateway_body_mb_max=1) as (world, _, thinking), ExitStack() as on:
+    with thinking_world(tmp_path, gateway_body_mb_max=1) as (world, _, thinking):
         thinking.may_answer.set()
         greedy, neighbour = App(world.api).register(), App(world.api).register()
         share = (BODIES_BYTES + LARGE_CALLS_MAX * MEGABYTE) // 3 // MEGABYTE
         head = f"POST /bedrock{PATH} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {greedy.pair}"
         announced = f"{head}\r\ncontent-length: {MEGABYTE}\r\n\r\n{{".encode()
-        holding = [on.enter_context(Caller(world)) for _ in range(share)]
+        holding = [thinking.opened.enter_context(Caller(world)) for _ in range(share)]
         for caller in holding:
             caller.socket.sendall(announced)
         until(lambda: share_of(world, "used", greedy, "bytes") > (share - 1) * MEGABYTE)
@@ -131,35 +144,25 @@ def test_bytes_of_one_client_leave_room_for_another(tmp_path: Path) -> None:
 
 def test_bytes_that_were_sent_are_held_no_longer(tmp_path: Path) -> None:
     """While the model thinks, a client may have more bodies under way than its share of bytes."""
-    with (
-        thinking_world(tmp_path, gateway_body_mb_max=1) as (world, upstream, thinking),
-        ExitStack() as opened,
-    ):
+    with thinking_world(tmp_path, gateway_body_mb_max=1) as (world, upstream, thinking):
         app = App(world.api).register()
         share = (BODIES_BYTES + LARGE_CALLS_MAX * MEGABYTE) // 3 // MEGABYTE
-        text = "a" * (MEGABYTE - 200)
-        callers = [opened.enter_context(Caller(world)) for _ in range(share + 5)]
-        for number, caller in enumerate(callers):
-            caller.send(app, PATH, converse_body(text))
+        body, callers = converse_body("a" * (MEGABYTE - 200)), list[Caller]()
+        for number in range(share + 5):
+            callers += thinking.callers(world, app, 1, body=body)
             until(lambda count=number: len(upstream.requests) > count)  # type: ignore[misc]
         until(lambda: share_of(world, "used", app, "bytes") < MEGABYTE)
         assert share_of(world, "used", app, "calls") == len(callers)
-        thinking.may_answer.set()
-        assert {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers} == {200}
+        assert thinking.statuses(callers) == {200}
         until(lambda: share_of(world, "used", app, "calls") == 0)
 
 
 def test_calls_under_way_of_one_client_leave_room_for_another(tmp_path: Path) -> None:
     """A call above the share waits for a moment, then it is refused, and nothing is held for it."""
-    with (
-        thinking_world(tmp_path, connections_max=48) as (world, upstream, thinking),
-        ExitStack() as opened,
-    ):
+    with thinking_world(tmp_path, connections_max=48) as (world, upstream, thinking):
         greedy, neighbour = App(world.api).register(), App(world.api).register()
         share = 48 * 3 // 4 // 3
-        callers = [opened.enter_context(Caller(world)) for _ in range(share)]
-        for caller in callers:
-            caller.send(greedy, PATH, BODY)
+        callers = thinking.callers(world, greedy, share)
         until(lambda: len(upstream.requests) == share)
         until(lambda: share_of(world, "used", greedy, "calls") == share)
         held = greedy.books().held
@@ -169,8 +172,7 @@ def test_calls_under_way_of_one_client_leave_room_for_another(tmp_path: Path) ->
         assert share_of(world, "refusals_total", greedy, "calls") == 1
         assert world.post(PATH, converse_body("at once"), neighbour).status == 200
         assert len(upstream.requests) == share + 1
-        thinking.may_answer.set()
-        assert {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers} == {200}
+        assert thinking.statuses(callers) == {200}
         assert world.post(PATH, BODY, greedy).status == 200
 
 
@@ -179,33 +181,24 @@ def test_a_call_that_waits_is_admitted_when_another_ends(
 ) -> None:
     """And who was frozen while it waited is refused."""
     monkeypatch.setattr(sharing, "WAIT_SECS", 60)
-    with (
-        thinking_world(tmp_path, connections_max=48) as (world, upstream, thinking),
-        ExitStack() as opened,
-    ):
+    with thinking_world(tmp_path, connections_max=48) as (world, upstream, thinking):
         app, share = App(world.api).register(), 12
-        callers = [opened.enter_context(Caller(world)) for _ in range(share)]
-        for caller in callers:
-            caller.send(app, PATH, BODY)
+        callers = thinking.callers(world, app, share)
         until(lambda: len(upstream.requests) == share)
-        late = opened.enter_context(Caller(world))
-        late.send(app, PATH, BODY)
+        late = thinking.callers(world, app, 1)
         until(lambda: share_of(world, "waits_total", app, "calls") == 1)
         freeze(world, app)
-        thinking.may_answer.set()
-        assert {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers} == {200}
-        assert status_of(late.read_until(b"\r\n\r\n")) == 403
+        assert thinking.statuses(callers) == {200}
+        assert thinking.statuses(late) == {403}
         assert len(upstream.requests) == share
 
 
 def test_prompts_that_a_client_has_counted_are_bounded(tmp_path: Path) -> None:
     """Bedrock throttles CountTokens for the whole account, so no app may use it up."""
     body = {"input": {"converse": BODY}}
-    with thinking_world(tmp_path) as (world, upstream, thinking), ExitStack() as opened:
+    with thinking_world(tmp_path) as (world, upstream, thinking):
         greedy, neighbour = App(world.api).register(), App(world.api).register()
-        callers = [opened.enter_context(Caller(world)) for _ in range(AT_ONCE_MAX)]
-        for caller in callers:
-            caller.send(greedy, COUNT, body)
+        callers = thinking.callers(world, greedy, AT_ONCE_MAX, COUNT, body)
         until(lambda: len(upstream.requests) == AT_ONCE_MAX)
         refused = world.post(COUNT, body, greedy)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
@@ -214,8 +207,7 @@ def test_prompts_that_a_client_has_counted_are_bounded(tmp_path: Path) -> None:
         assert share_of(world, "refusals_total", greedy, "counts") == 1
         counted = {"input": {"converse": converse_body("at once")}}
         assert world.post(COUNT, counted, neighbour).status == 200
-        thinking.may_answer.set()
-        assert {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers} == {200}
+        assert thinking.statuses(callers) == {200}
 
 
 def test_refusals_that_wait_give_their_connections_to_newcomers(
@@ -224,17 +216,12 @@ def test_refusals_that_wait_give_their_connections_to_newcomers(
     """Every connection is taken by calls of a frozen app, whose refusals are spread over time."""
     monkeypatch.setattr(sharing, "REFUSALS_A_SEC", 1)
     connections = 16
-    with (
-        thinking_world(tmp_path, connections_max=connections) as (world, _, thinking),
-        ExitStack() as opened,
-    ):
+    with thinking_world(tmp_path, connections_max=connections) as (world, _, thinking):
         thinking.may_answer.set()
         frozen, neighbour = App(world.api).register(), App(world.api).register()
         freeze(world, frozen)
-        until(_answers(world, frozen, 403))
-        callers = [opened.enter_context(Caller(world)) for _ in range(connections)]
-        for caller in callers:
-            caller.send(frozen, PATH, BODY)
+        until(lambda: world.post(PATH, BODY, frozen).status == 403)
+        thinking.callers(world, frozen, connections)
         assert world.post(PATH, BODY, neighbour).status == 200
 
 
@@ -262,19 +249,17 @@ def test_calls_that_wait_for_the_store_do_not_keep_a_neighbour_waiting(
             await asyncio.to_thread(may_go_on.wait, PATIENCE_SECS)
         return await planning.authorize(services, policy, plan)
 
-    with thinking_world(tmp_path) as (world, _, thinking), ExitStack() as opened:
+    with thinking_world(tmp_path) as (world, _, thinking):
         thinking.may_answer.set()
         may_go_on = threading.Event()
         stuck, neighbour = App(world.api).register(), App(world.api).register()
         monkeypatch.setattr(relay, "authorize", authorize_late)
-        callers = [opened.enter_context(Caller(world)) for _ in range(40)]
-        for caller in callers:
-            caller.send(stuck, PATH, BODY)
+        callers = thinking.callers(world, stuck, 40)
         for _ in callers:
             assert arrived.acquire(timeout=PATIENCE_SECS)
         assert world.post(PATH, BODY, neighbour).status == 200
         may_go_on.set()
-        assert {status_of(caller.read_until(b"\r\n\r\n")) for caller in callers} == {200}
+        assert thinking.statuses(callers) == {200}
 
 
 async def test_few_calls_are_planned_in_one_turn_of_the_event_loop() -> None:
@@ -295,10 +280,6 @@ async def test_few_calls_are_planned_in_one_turn_of_the_event_loop() -> None:
     by_turn = Counter(turn for turn, _ in turns)
     assert max(by_turn.values()) <= sharing.PLANNED_AT_ONCE
     assert [org for _, org in turns].index("neighbour") <= 2 * sharing.PLANNED_AT_ONCE
-
-
-def _answers(world: World, app: App, status: int) -> Callable[[], bool]:
-    return lambda: world.post(PATH, BODY, app).status == status
 
 
 def test_long_bodies_are_counted_while_they_are_judged(world: World, app: App) -> None:
