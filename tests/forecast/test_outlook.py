@@ -91,6 +91,7 @@ def test_whatever_was_spent_the_bounds_are_in_order(spend: list[int], ahead: int
         assert 0 <= made.low <= made.high
 
 
+@pytest.mark.slow
 def test_bounds_hold_in_four_of_five_and_a_straight_line_is_farther_off() -> None:
     """A short half of ``make backtest``: each kind of company, and recorded series."""
     score = Score()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -37,22 +38,21 @@ def tenant(world: World) -> Tenant:
         tag_keys=["team"], budgets=BUDGETS, quota_enforcement="STRICT", quota_scope="ORG"
     )
     for day in range(DAYS + 1):
-        world.move_to(START_MS + day * DAY_MS)
-        hours = 24 if day < DAYS else 6
-        for hour in range(hours):
-            world.clock.at_ms = START_MS + day * DAY_MS + hour * HOUR_MS + 60_000
-            world.move_to(world.clock.at_ms)
-            world.record_many(made, [call_of(world)])
+        hours = range(24 if day < DAYS else 6)
+        moments_ms = [START_MS + day * DAY_MS + hour * HOUR_MS + 60_000 for hour in hours]
+        world.move_to(moments_ms[-1])
+        world.record_many(made, list(map(call_at, moments_ms)))
         world.aggregate()
     world.move_to(START_MS + DAYS * DAY_MS + 6 * HOUR_MS + 300_000)
     world.aggregate()
     return made
 
 
-def call_of(world: World) -> dict[str, Any]:
+def call_at(at_ms: int) -> dict[str, Any]:
     """A call of 166,000 micro-dollars."""
     return usage(
-        request_id=minted(world.clock.now_ms()),
+        request_id=minted(at_ms),
+        timestamp=datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(),
         model_label="premium",
         input_tokens=22_000,
         output_tokens=6_668,

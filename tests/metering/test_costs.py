@@ -17,6 +17,7 @@ from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS
+from slowness import slow
 from stores import ShiftedClock
 
 
@@ -203,12 +204,13 @@ async def test_totals_are_half_a_unit_or_one_each(
     assert read_units(meter) <= 6
 
 
+@pytest.mark.parametrize("accounts", [100, *slow(1_000)])
 async def test_an_aggregation_costs_what_was_posted(
-    metering: Metering, meter: StoreMeter, clock: StillClock, store: Store
+    metering: Metering, meter: StoreMeter, clock: StillClock, store: Store, accounts: int
 ) -> None:
-    """A thousand accounts of which ten are active: under 50 read units; a quiet run, four."""
-    policies = [a_policy() for _ in range(1_000)]
-    for start in range(0, 1_000, 50):
+    """Of so many accounts ten are active: under 50 read units; a quiet run, four."""
+    policies = [a_policy() for _ in range(accounts)]
+    for start in range(0, accounts, 50):
         some = policies[start : start + 50]
         clock.page_ms += 1_000
         await asyncio.gather(

@@ -30,6 +30,7 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.ticks import TICK_MS, partition_of, region_at
 from pricekeeper.values import AppId
+from slowness import slow
 
 COSTS = (Path(__file__).parents[2] / "docs" / "costs.md").read_text("utf-8")
 SPAN = DayRange("20000101", "20991231")
@@ -246,7 +247,7 @@ def clock() -> ManualClock:
     return ManualClock(SystemClock().now_ms() // TICK_MS * TICK_MS + 20_000)
 
 
-@pytest.mark.parametrize("rate", [10, 100])
+@pytest.mark.parametrize("rate", [10, *slow(100)])
 async def test_reading_again_costs_what_was_posted_in_the_last_region(
     dynoxide: str, clock: ManualClock, rate: int
 ) -> None:
