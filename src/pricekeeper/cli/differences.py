@@ -8,8 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
-from pricekeeper.cli.drawing import Facts, budget_terms, rate, usd_exact
+from pricekeeper.cli.drawing import Facts
 from pricekeeper.cli.terminal import harmless
+from pricekeeper.showing import usd_exact
 
 INHERITED: Final = "inherited"
 NONE: Final = "none"
@@ -33,6 +34,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "max_output_tokens_cap": "longest answer",
     "quota_enforcement": "quotas are",
 }
+_WINDOWS: Final = {"HOUR": "an hour", "DAY": "a day", "WEEK": "a week", "MONTH": "a month"}
 _UNITS: Final[Mapping[str, str]] = {
     "tight_mode_threshold_pct": " %",
     "refresh_interval_normal_secs": " s",
@@ -116,12 +118,32 @@ def _quota_lines(quotas: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 def _limit_lines(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for label, named in limits.items():
         for name, limit in named.items():
-            yield f"rate limit {label}:{name}", rate(limit)
+            period = _duration(limit["refill_period_ms"])
+            more = "" if limit["capacity"] == limit["refill_amount"] else f"/{limit['capacity']}"
+            yield f"rate limit {label}:{name}", f"{limit['refill_amount']}/{period}{more}"
+
+
+def _duration(milliseconds: int) -> str:
+    """In its largest whole unit."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
 
 
 def _budget_lines(budgets: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for budget in budgets:
-        yield f"budget {budget['name']}", budget_terms(budget, usd_exact)
+        window = _WINDOWS.get(budget["window"], budget["window"])
+        parts = [f"{usd_exact(budget['limit_usd_micros'])} {window}"]
+        if budget["labels"]:
+            parts.append(f"of {' + '.join(budget['labels'])}")
+        if budget["per_tag"] is not None:
+            parts.append(f"per {budget['per_tag']}")
+        if budget["enforcement"] == "SOFT":
+            parts.append("soft")
+        if budget["alert_at_pct"]:
+            parts.append(f"alerts at {' '.join(f'{pct}%' for pct in budget['alert_at_pct'])}")
+        yield f"budget {budget['name']}", ", ".join(parts)
 
 
 def _alert_lines(alerts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +22,9 @@ from pricekeeper import showing
 from pricekeeper.cli.terminal import INDENT, harmless
 
 usd: Final = showing.usd
-usd_exact: Final = showing.usd_exact
 BAR_WIDTH: Final = 24
 FULL_PCT: Final = 100
 PROGRAM: Final = "pricekeeper"
-
-WINDOWS: Final = {"HOUR": "an hour", "DAY": "a day", "WEEK": "a week", "MONTH": "a month"}
 
 STATUS_STYLES: Final[Mapping[str, str]] = {"NORMAL": "green", "TIGHT": "yellow", "EXCEEDED": "red"}
 
@@ -128,37 +125,6 @@ def frozen_since(frozen: Mapping[str, str] | None) -> Text:
         return Text()
     whole = "its organisation, " if frozen["scope"] == "ORG" else ""
     return Text.assemble((f"{whole}since {moment(frozen['at'])}: ", "red"), frozen["reason"])
-
-
-def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:
-    """Format a budget without its name."""
-    window = WINDOWS.get(budget["window"], budget["window"])
-    parts = [f"{money(budget['limit_usd_micros'])} {window}"]
-    if budget["labels"]:
-        parts.append(f"of {' + '.join(budget['labels'])}")
-    if budget["per_tag"] is not None:
-        parts.append(f"per {budget['per_tag']}")
-    if budget["enforcement"] == "SOFT":
-        parts.append("soft")
-    if budget["alert_at_pct"]:
-        parts.append(f"alerts at {' '.join(f'{pct}%' for pct in budget['alert_at_pct'])}")
-    return ", ".join(parts)
-
-
-def rate(limit: Mapping[str, int]) -> str:
-    """A token bucket as on the command line."""
-    period = f"{limit['refill_amount']}/{duration(limit['refill_period_ms'])}"
-    if limit["capacity"] == limit["refill_amount"]:
-        return period
-    return f"{period}/{limit['capacity']}"
-
-
-def duration(milliseconds: int) -> str:
-    """A duration in its largest whole unit."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"
 
 
 def to_paste(command: str) -> Text:

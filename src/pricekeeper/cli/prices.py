@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Section, usd_exact
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
 from pricekeeper.cli.tables import Listing, table
@@ -20,6 +20,7 @@ from pricekeeper.clock import SystemClock
 from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
+from pricekeeper.showing import usd_exact
 from pricekeeper.values import parse_model_label
 
 if TYPE_CHECKING:  # they bring every feature with them
