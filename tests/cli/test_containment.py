@@ -184,6 +184,18 @@ def test_on_the_store_each_step_is_written_down_with_the_user(cli: Cli) -> None:
         assert (entry["actor"], entry["address"]) == (local_actor(), "local")
 
 
+def test_a_reason_may_be_given_wherever_the_api_takes_one(registered: Cli) -> None:
+    """It is in the audit trail."""
+    for words in (
+        ("override", "set", ORG, "economy"),
+        ("override", "clear", ORG),
+        ("credentials", "rotate", ORG),
+        ("app", "delete", ORG, "chat", "--yes"),
+    ):
+        done(registered, *words, *WHY)
+        assert registered.ok("audit", "list", ORG)["entries"][0]["reason"] == "found on GitHub"
+
+
 def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose user has no name."""
 
