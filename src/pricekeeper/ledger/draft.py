@@ -124,11 +124,7 @@ class Draft:
 
     def gather(self, tell: Tell[_T], one: _T) -> None:
         """Pass ``one`` to ``tell`` once the sheet is written, with others for the same function."""
-        gathered = self._gathered.get(tell)
-        if gathered is None:
-            self._gathered[tell] = [one]
-        else:
-            gathered.append(one)
+        self._gathered.setdefault(tell, []).append(one)
 
     def tell_gathered(self) -> None:
         for tell, gathered in self._gathered.items():

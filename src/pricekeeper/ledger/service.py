@@ -246,14 +246,13 @@ class PostRecords(Command[None]):
 
     def decide(self, draft: Draft) -> Decision:
         """Spend it, even beyond the budgets: it was used already."""
-        for accounts, _ in self._debits:
-            for account in accounts:
-                if draft.balance(account.key, account.id) is None:
-                    self.fail(AccountNotOpenError(account.name))
-                    return Decision.ANSWERED
-        for accounts, picos in self._debits:
-            for account in accounts:
-                draft.add(account.key, account.id, spend(picos))
+        debits = [(one, picos) for accounts, picos in self._debits for one in accounts]
+        for account, _ in debits:
+            if draft.balance(account.key, account.id) is None:
+                self.fail(AccountNotOpenError(account.name))
+                return Decision.ANSWERED
+        for account, picos in debits:
+            draft.add(account.key, account.id, spend(picos))
         return Decision.WRITES
 
     def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
