@@ -10,7 +10,6 @@ from authorizations.conftest import (
     HELD_USD_PICOS,
     Instance,
     a_budget,
-    a_capture,
     a_strict_policy,
 )
 from metering.conftest import a_policy
@@ -34,12 +33,6 @@ async def a_granted(instance: Instance, policy: Policy) -> Authorization:
     return (await instance.authorize(policy)).authorization
 
 
-def begin(instance: Instance, policy: Policy, granted: Authorization, failures: list[Any]) -> Any:
-    return instance.authorizations.recording.begin_capture(
-        policy, granted, a_capture(), failures.append
-    )
-
-
 async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> set[Balance]:
     accounts = instance.ledger.accounts_for(policy, "premium", {}, clock.now_ms())
     return set((await instance.ledger.read(accounts)).values())
@@ -51,7 +44,7 @@ async def test_what_was_begun_counts_and_releases_the_hold(
     """Its cost is returned before it is written."""
     policy = a_strict_policy(budgets=(a_budget(),))
     granted, failures = await a_granted(instance, policy), list[Any]()
-    assert begin(instance, policy, granted, failures) == COST_USD_PICOS
+    assert instance.begin_capture(policy, granted, failures.append) == COST_USD_PICOS
     held = COST_USD_PICOS + HELD_USD_PICOS
     assert await balances(instance, policy, clock) == {Balance(held, HELD_USD_PICOS, 0)}
     await instance.close()
@@ -69,7 +62,7 @@ async def test_the_next_call_of_this_process_has_what_is_released(instance: Inst
     limit_usd_micros = (COST_USD_PICOS + COST_USD_PICOS + HELD_USD_PICOS) // 1_000_000
     policy = a_policy(budgets=(a_budget(limit_usd_micros),))
     granted = await a_granted(instance, policy)
-    assert begin(instance, policy, granted, []) == COST_USD_PICOS
+    assert instance.begin_capture(policy, granted, print) == COST_USD_PICOS
     assert (await instance.authorize(policy)).granted is not None
 
 
@@ -89,7 +82,7 @@ async def test_who_began_it_is_told_that_it_failed(
 
     with monkeypatch.context() as patched:
         patched.setattr(OrgLog, "append", fail)
-        assert begin(instance, policy, granted, failures) == COST_USD_PICOS
+        assert instance.begin_capture(policy, granted, failures.append) == COST_USD_PICOS
         await instance.ledger.close()
     assert failures == [error]
     captured = await instance.capture(policy, granted.id)
@@ -112,7 +105,7 @@ async def test_a_record_that_is_written_late_is_put_down_for_repair(
 
     with monkeypatch.context() as patched:
         patched.setattr(OrgLog, "append", append)
-        assert begin(instance, policy, granted, failures) == COST_USD_PICOS
+        assert instance.begin_capture(policy, granted, failures.append) == COST_USD_PICOS
         await instance.ledger.close()
     (failure,) = failures
     assert isinstance(failure, OutcomeUnknownError)
@@ -127,15 +120,12 @@ async def test_what_has_to_be_read_first_is_not_begun(store: Store, clock: Setta
     first, second = Instance(store, clock), Instance(store, clock)
     policy = a_policy()
     unpriced = (await first.authorize(policy)).authorization
-    assert begin(first, policy, unpriced, []) is None
+    assert first.begin_capture(policy, unpriced, print) is None
     granted = await a_granted(first, policy)
     await a_granted(second, policy)
-    assert begin(second, policy, granted, []) is None
-    wrong = a_capture(output_tokens=10**9)
-    assert (
-        first.authorizations.recording.begin_capture(policy, granted, wrong, lambda _: None) is None
-    )
-    assert begin(first, policy, granted, []) == COST_USD_PICOS
+    assert second.begin_capture(policy, granted, print) is None
+    assert first.begin_capture(policy, granted, print, output_tokens=10**9) is None
+    assert first.begin_capture(policy, granted, print) == COST_USD_PICOS
     await first.close()
     await second.close()
 
@@ -146,7 +136,7 @@ async def test_a_budget_that_is_newer_than_the_call_is_opened_first(instance: In
     granted = await a_granted(instance, policy)
     newer = a_policy(client=policy.client, budgets=(a_budget(),))
     await instance.capture(newer, (await instance.authorize(newer)).authorization.id)
-    assert begin(instance, newer, granted, []) is None
+    assert instance.begin_capture(newer, granted, print) is None
 
 
 async def test_a_callback_that_raises_is_felt_by_nobody_else(
@@ -167,9 +157,9 @@ async def test_a_callback_that_raises_is_felt_by_nobody_else(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: felt.append(context))
     with monkeypatch.context() as patch:
         patch.setattr(OrgLog, "append", fail)
-        begun = instance.authorizations.recording.begin_capture
-        assert begun(policy, granted[0], a_capture(), log_to_a_full_disk) == COST_USD_PICOS
-        assert begun(policy, granted[1], a_capture(), failures.append) == COST_USD_PICOS
+        begin = instance.begin_capture
+        assert begin(policy, granted[0], log_to_a_full_disk) == COST_USD_PICOS
+        assert begin(policy, granted[1], failures.append) == COST_USD_PICOS
         with pytest.raises(StoreUnavailableError):
             await instance.authorize(policy)
     assert [type(one) for one in failures] == [StoreUnavailableError]

@@ -6,7 +6,7 @@ raised by the shortfall, and the call must pass. With any one of them unchanged 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -130,13 +130,21 @@ async def check(example: Example) -> None:
                     input_tokens=grant.input_tokens,
                     output_tokens=grant.max_output_tokens // 2,
                 )
-    denied_by = await find_denial(instance, example.policy, example.request)
+    await check_denial(instance, example.policy, example.request)
+
+
+async def check_denial(
+    instance: Instance, policy: Policy, request: Request, names: Sequence[str] | None = None
+) -> None:
+    """Raising all that denies the call admits it, and nothing less does; ``names`` it."""
+    denied_by = await find_denial(instance, policy, request)
+    assert names is None or [one.name for one in denied_by] == names
     for left_out in denied_by:
-        raised = with_raised(example.policy, (one for one in denied_by if one is not left_out))
-        still = await find_denial(instance, raised, example.request)
+        raised = with_raised(policy, (one for one in denied_by if one is not left_out))
+        still = await find_denial(instance, raised, request)
         assert still, f"it is admitted without {left_out.text}"
     if denied_by:
-        await instance.authorize(with_raised(example.policy, denied_by), **example.request)
+        await instance.authorize(with_raised(policy, denied_by), **request)
     await instance.close()
 
 
@@ -213,12 +221,7 @@ async def test_a_budget_is_named_also_if_every_advisory_quota_is_spent() -> None
         await instance.capture(policy, made.authorization.id)
     await Aggregator(store, clock).run_once()
     request: Request = {"model": "auto", "max_output_tokens": 200_000, "input_tokens": 0}
-    denied_by = await find_denial(instance, policy, request)
-    assert [one.name for one in denied_by] == ["daily", "quota-premium"]
-    for one in denied_by:
-        assert await find_denial(instance, with_raised(policy, [one]), request)
-    await instance.authorize(with_raised(policy, denied_by), **request)
-    await instance.close()
+    await check_denial(instance, policy, request, ["daily", "quota-premium"])
 
 
 async def test_a_label_that_was_given_up_is_named_with_all_else_if_nothing_else_may_be_used() -> (
@@ -235,9 +238,4 @@ async def test_a_label_that_was_given_up_is_named_with_all_else_if_nothing_else_
     assert (await instance.selection.select(policy)).label == LABELS[1]
     clock.advance_ms(10_000)  # and no decision is remembered
     request: Request = {"model": "auto", "among": LABELS[:1]}
-    denied_by = await find_denial(instance, policy, request)
-    assert [one.name for one in denied_by] == ["daily", f"quota-{LABELS[0]}"]
-    for one in denied_by:
-        assert await find_denial(instance, with_raised(policy, [one]), request)
-    await instance.authorize(with_raised(policy, denied_by), **request)
-    await instance.close()
+    await check_denial(instance, policy, request, ["daily", f"quota-{LABELS[0]}"])
