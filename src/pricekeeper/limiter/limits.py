@@ -58,9 +58,9 @@ class Limit:
             raise InvalidValueError(
                 "name", "must be 1 to 32 of A-Z a-z 0-9 _ - and start with a letter"
             )
-        _check_whole(f"{self.name}.capacity", self.capacity, AMOUNT_MAX)
-        _check_whole(f"{self.name}.refill_amount", self.refill_amount, AMOUNT_MAX)
-        _check_whole(f"{self.name}.refill_period_ms", self.refill_period_ms, PERIOD_MS_MAX)
+        check_whole(f"{self.name}.capacity", self.capacity, 1, AMOUNT_MAX)
+        check_whole(f"{self.name}.refill_amount", self.refill_amount, 1, AMOUNT_MAX)
+        check_whole(f"{self.name}.refill_period_ms", self.refill_period_ms, 1, PERIOD_MS_MAX)
         common = math.gcd(self.refill_amount, self.refill_period_ms)
         derive = object.__setattr__
         derive(self, "units_per_token", self.refill_period_ms // common)
@@ -120,6 +120,7 @@ def by_name(limits: Iterable[Limit]) -> dict[str, Limit]:
     return named
 
 
-def _check_whole(field_name: str, value: int, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        raise InvalidValueError(field_name, f"must be a whole number from 1 to {most}")
+def check_whole(field_name: str, value: int, least: int, most: int) -> None:
+    """Raise unless it is a whole number in this range."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidValueError(field_name, f"must be a whole number from {least} to {most}")

@@ -16,7 +16,7 @@ import msgspec
 from pricekeeper.errors import ConflictError, InvalidValueError
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.items import ADJUSTMENTS, HELD, RELEASED, LeaseRecord, lease_item
-from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX
+from pricekeeper.limiter.limits import AMOUNT_MAX, HELD_CAPACITIES_MAX, check_whole
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
@@ -68,9 +68,7 @@ def check_change(record: LeaseRecord, delta: Mapping[str, int]) -> None:
     for name, tokens in delta.items():
         if name not in capacities:
             raise InvalidValueError(f"delta.{name}", "is not a limit of this lease's buckets")
-        if type(tokens) is not int or not -AMOUNT_MAX <= tokens <= AMOUNT_MAX:
-            message = f"must be a whole number from {-AMOUNT_MAX} to {AMOUNT_MAX}"
-            raise InvalidValueError(f"delta.{name}", message)
+        check_whole(f"delta.{name}", tokens, -AMOUNT_MAX, AMOUNT_MAX)
         after, most = record.held.get(name, 0) + tokens, HELD_CAPACITIES_MAX * capacities[name]
         if after < 0:
             raise InvalidValueError(f"delta.{name}", "gives back more than the lease holds")

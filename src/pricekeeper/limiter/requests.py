@@ -11,7 +11,7 @@ import msgspec
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.items import check_key_part
-from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name
+from pricekeeper.limiter.limits import AMOUNT_MAX, Limit, LimitsSource, by_name, check_whole
 from pricekeeper.storage import Key
 
 Limits: TypeAlias = LimitsSource | Sequence[Limit]
@@ -105,18 +105,11 @@ def parse_id(text: uuid.UUID | str, field: str) -> str:
         raise InvalidValueError(field, "must be a UUID") from None
 
 
-def check_count(field: str, count: int, least: int, most: int) -> int:
-    """The count itself, if it is a whole number in this range."""
-    if type(count) is not int or not least <= count <= most:
-        raise InvalidValueError(field, f"must be a whole number from {least} to {most}")
-    return count
-
-
 def _check_tokens(tokens: Mapping[str, int]) -> None:
     if not tokens:
         raise InvalidValueError("consume", "must name at least one limit")
     for name, count in tokens.items():
-        check_count(f"consume.{name}", count, 0, AMOUNT_MAX)
+        check_whole(f"consume.{name}", count, 0, AMOUNT_MAX)
 
 
 def _check_chain(chain: Sequence[str], resource: str) -> None:

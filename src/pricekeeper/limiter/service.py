@@ -25,6 +25,7 @@ from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.bucket_lines import BucketLine
 from pricekeeper.limiter.items import bucket_of, check_key_part
 from pricekeeper.limiter.leases import Lease, Leases
+from pricekeeper.limiter.limits import check_whole
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import (
     AHEAD_MAX,
@@ -32,7 +33,6 @@ from pricekeeper.limiter.requests import (
     AcquireOptions,
     CheckedRequest,
     Limits,
-    check_count,
     check_request,
     limits_of,
     parse_id,
@@ -90,7 +90,7 @@ class Limiter:
         self.meter = meter or LimiterMeter()
         self._limits = limits
         self._cache = BucketCache(store, clock=clock, meter=self.meter, jitter=jitter)
-        check_count("hold_ms", hold_ms, 1, HOLD_MS_MAX)
+        check_whole("hold_ms", hold_ms, 1, HOLD_MS_MAX)
         self.taker = Taker(self._cache, hold_ms=hold_ms)
         self._leases = Leases(self.taker)
         self._undoing: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class Limiter:
     ) -> PreparedRequest:
         """``ahead`` asks for a block of so many times its tokens whenever the bucket is busy."""
         request = check_request(self._limits, entity, resource, consume, limits=limits)
-        check_count("ahead", ahead, 0, AHEAD_MAX)
+        check_whole("ahead", ahead, 0, AHEAD_MAX)
         return PreparedRequest(self.taker, request.debits[0], ahead)
 
     async def peek(
