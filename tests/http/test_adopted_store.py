@@ -147,7 +147,7 @@ def source(location: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     if location.startswith("sqlite"):
         made = f"sqlite:///{tmp_path_factory.mktemp('other')}/other.db"
     else:
-        made = location.replace("prefix=outside-", "prefix=theirs-")
+        made = location.replace("prefix=t-", "prefix=theirs-")
     written.on_store(made, lambda store: store.create_tables())
     return made
 

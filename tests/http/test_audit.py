@@ -322,22 +322,18 @@ class TestLists:
             assert [error["field"] for error in refused.json["errors"]] == [field]
 
 
-@pytest.mark.parametrize(
-    ("method", "tail", "body"),
-    [
+def test_a_reason_is_in_the_entry(api: Api, fresh: Tenant) -> None:
+    changes: list[tuple[str, str, Any]] = [
         ("PUT", "/model-override", {"model_label": "economy"}),
         ("DELETE", "/model-override", None),
         ("PATCH", "", {"app_name": "Renamed"}),
         ("POST", "/credentials/rotate", {"grace_period_hours": 0}),
         ("DELETE", "", None),
-    ],
-)
-def test_a_reason_is_in_the_entry(
-    api: Api, fresh: Tenant, method: str, tail: str, body: Any
-) -> None:
-    path = f"{fresh.app}{tail}?reason=a%20busy%20week"
-    assert api.provision(method, path, body).status in (200, 204)
-    assert entries_of(api, fresh.org_id)[0]["reason"] == "a busy week"
+    ]
+    for number, (method, tail, body) in enumerate(changes):
+        path = f"{fresh.app}{tail}?reason=busy%20week%20{number}"
+        assert api.provision(method, path, body).status in (200, 204)
+        assert entries_of(api, fresh.org_id)[0]["reason"] == f"busy week {number}"
 
 
 def texts(value: Any) -> Iterator[str]:

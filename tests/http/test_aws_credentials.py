@@ -67,20 +67,30 @@ def test_the_answer_is_what_a_container_endpoint_gives(tenant: Tenant) -> None:
     assert 3_500 < left.total_seconds() <= 3_600
 
 
-@pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda operation: operation.name)
-def test_the_token_opens_what_any_access_token_opens(api: Api, operation: Route) -> None:
-    """Every operation of a client answers as it does to a token with a session."""
-    by_app = operation.access is Access.APP
+@pytest.fixture(scope="module")
+def pair(api: Api) -> tuple[Tenant, Tenant]:
+    """Two tenants that ask for the same: one with sessions, one without."""
+    one, other = (Tenant(api).register() for _ in range(2))
+    return one, other
 
-    def answered(tenant: Tenant, token: str) -> int:
+
+@pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda operation: operation.name)
+def test_the_token_opens_what_any_access_token_opens(
+    api: Api, pair: tuple[Tenant, Tenant], operation: Route
+) -> None:
+    """Every operation of a client answers as it does to a token with a session."""
+
+    def answered(tenant: Tenant, *, has_session: bool) -> int:
+        by_app = operation.access is Access.APP
+        client_id = tenant.client_id if by_app else f"org-{tenant.org_id}"
         path = path_of(operation, tenant.org_id, tenant.app_id)
+        session = tenant.login(client_id)["access_token"]
+        token = session if has_session else token_of(tenant, client_id)
         return api.call(operation.method, path, BODIES.get(operation.name), token=token).status
 
-    one, other = (Tenant(api).register() for _ in range(2))
-    expected = answered(one, one.app_token if by_app else one.org_token)
+    expected = answered(pair[0], has_session=True)
     assert expected not in (401, 403)
-    token = token_of(other, other.client_id if by_app else f"org-{other.org_id}")
-    assert answered(other, token) == expected
+    assert answered(pair[1], has_session=False) == expected
 
 
 def test_an_apps_token_is_confined_to_the_app(api: Api, tenant: Tenant, other: Tenant) -> None:

@@ -49,13 +49,19 @@ def test_another_tenant_does_not_exist(
         assert_absent([answered(api, operation, *place, token=token) for place in places])
 
 
+@pytest.fixture(scope="module")
+def gone(api: Api) -> Tenant:
+    """An organisation that was deleted."""
+    made = Tenant(api)
+    assert api.provision("PUT", made.org, ORG).status == 201
+    assert api.provision("DELETE", made.org).status == 204
+    return made
+
+
 @pytest.mark.parametrize(
     "operation", [op for op in PROVISIONED if op.name != "putOrg"], ids=lambda op: op.name
 )
-def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Route) -> None:
-    gone = Tenant(api, app_id="web")
-    assert api.provision("PUT", gone.org, ORG).status == 201
-    assert api.provision("DELETE", gone.org).status == 204
+def test_a_deleted_resource_is_an_absent_one(api: Api, gone: Tenant, operation: Route) -> None:
     places = [(gone.org_id, "web"), (str(uuid.uuid4()), "web")]
     assert_absent([answered(api, operation, *place, key=KEY) for place in places])
 
