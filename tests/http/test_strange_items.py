@@ -16,7 +16,7 @@ from http_fixtures import FORCED, ORG, Api, Tenant, usage
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import AggregationReport, Aggregator, org_day
 from pricekeeper.metering.items import CHECKPOINT
-from pricekeeper.metering.receipt import receipt_key
+from pricekeeper.metering.moments import moment_key
 from pricekeeper.storage import Item, Store, Table
 from pricekeeper.storage.tables import (
     CONFIG,
@@ -301,11 +301,11 @@ def test_a_bucket_that_can_not_be_read(world: World) -> None:
     world.check_reported(RATE_BUCKETS, before, entity)
 
 
-def test_a_receipt_that_can_not_be_read(world: World) -> None:
+def test_a_moment_that_can_not_be_read(world: World) -> None:
     victim, before = world.victim, world.strange(REQUEST_DEDUP)
     record, good = usage(), usage()
-    table, key = receipt_key(victim.org_id, record["request_id"])
-    world.write((table, {"PK": key.pk, "commit_id": 5}))
+    table, key = moment_key(victim.org_id, record["request_id"])
+    world.write((table, {"PK": key.pk, "minted_ms": "noon"}))
     alone = victim.record(record)
     assert (alone.status, alone.code) == (503, "STORE_UNAVAILABLE")
     for first in (record, {**record, "timestamp": "2020-01-01T00:00:00Z"}):

@@ -3,13 +3,17 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Tenant, store_url, usage
-from pricekeeper.metering.receipt import receipt_key
-from pricekeeper.storage import Item, Store
+from pricekeeper.clock import SystemClock
+from pricekeeper.metering.journal import address_of
+from pricekeeper.metering.posting import Poster
+from pricekeeper.metering.receipt import Receipt
+from pricekeeper.storage import Store
 from serving import Server, running_server
 from stored_items import on_store
 
@@ -69,15 +73,18 @@ def server(place: Place) -> Iterator[Server]:
         yield running
 
 
-def stored_receipt(place: Place, tenant: Tenant, request_id: str) -> dict[str, Any]:
+def stored_receipt(place: Place, tenant: Tenant, request_id: str) -> Receipt:
     """What the store has under that id, read beside the server."""
 
-    async def read(store: Store) -> Item | None:
-        return await store.get(*receipt_key(tenant.org_id, request_id))
+    async def read(store: Store) -> Receipt:
+        clock = SystemClock()
+        poster = Poster(store, clock, Random(0))
+        found = await poster.read_receipts(tenant.org_id, 1, {request_id: address_of(request_id)})
+        receipt = found[request_id]
+        assert isinstance(receipt, Receipt)
+        return receipt
 
-    item = on_store(place.store, read)
-    assert item is not None
-    return dict(item)
+    return on_store(place.store, read)
 
 
 def post(tenant: Tenant, record: Any, path: str = "usage") -> Any:
@@ -92,16 +99,16 @@ def test_tags_and_region_are_kept_with_the_receipt(tenant: Tenant, place: Place)
     record = usage(tags=tags, calling_region="eu-central-1")
     first, second = post(tenant, record), post(tenant, record)
     receipt = stored_receipt(place, tenant, record["request_id"])
-    assert (receipt["tags"], receipt["calling_region"]) == (tags, "eu-central-1")
+    assert (receipt.tags, receipt.calling_region) == (tags, "eu-central-1")
     assert (first["status"], second["status"]) == ("accepted", "duplicate")
     assert second["cost_usd_micros"] == first["cost_usd_micros"]
     other = tenant.record({**record, "tags": {**tags, "team": "ads"}})
     assert (other.status, other.code) == (409, "REQUEST_ID_REUSED")
-    assert stored_receipt(place, tenant, record["request_id"])["tags"] == tags
+    assert stored_receipt(place, tenant, record["request_id"]).tags == tags
     largest = {f"{n:02}" + "k" * 62: "\N{SNOWMAN}" * 85 + "x" for n in range(16)}
     record = usage(tags=largest)
     post(tenant, record)
-    assert stored_receipt(place, tenant, record["request_id"])["tags"] == largest
+    assert stored_receipt(place, tenant, record["request_id"]).tags == largest
 
 
 @pytest.mark.parametrize(
@@ -148,16 +155,16 @@ def test_a_tier_without_prices_is_counted_at_the_highest(
     assert (first["cost_usd_micros"], first["price_estimated"]) == (cost_usd_micros, True)
     assert (second["status"], second["price_estimated"]) == ("duplicate", True)
     receipt = stored_receipt(place, tenant, record["request_id"])
-    assert receipt["price_estimated"] is True
-    assert receipt["service_tier"] == served.get("service_tier", "batch")
+    assert receipt.price_estimated is True
+    assert receipt.service_tier == served.get("service_tier", "batch")
 
 
 def test_a_known_price_is_not_marked(tenant: Tenant, place: Place) -> None:
-    """The answer says so, the receipt has no attribute for it. A free model costs nothing."""
+    """The answer and the receipt say so. A free model costs nothing."""
     record = usage(service_tier="priority")
     answer = post(tenant, record)
     assert (answer["cost_usd_micros"], answer["price_estimated"]) == (7_000 + 17_500, False)
-    assert "price_estimated" not in stored_receipt(place, tenant, record["request_id"])
+    assert not stored_receipt(place, tenant, record["request_id"]).price_estimated
     answer = post(tenant, usage(model_label="economy"))
     assert (answer["cost_usd_micros"], answer["price_estimated"]) == (0, False)
     assert answer["daily_total"]["requests"] >= 1

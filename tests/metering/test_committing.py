@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from metering import conftest
@@ -29,15 +30,20 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day
-from pricekeeper.metering.committer import RECEIPTS_MAX, WRITES_MAX
-from pricekeeper.metering.journal import PAGE_DIGITS, address_of, private_name
+from pricekeeper.metering.committer import WRITES_MAX
+from pricekeeper.metering.journal import (
+    PAGE_DIGITS,
+    JournalEntry,
+    address_of,
+    name_on_sheet,
+)
 from pricekeeper.metering.journal_items import page_key
 from pricekeeper.metering.marking import SENDINGS_MAX
-from pricekeeper.metering.receipt import receipt_key
+from pricekeeper.metering.moments import moment_key
 from pricekeeper.metering.usage import Usage
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Item, Put, Set, Store, Table, Update, open_store
-from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 
 
@@ -125,13 +131,13 @@ def names(wire: ScriptedStore, sending: int = -1) -> list[str]:
     """What the records of a sending are called where they are written."""
     found: list[str] = []
     for operation in wire.sent[sending]:
-        if isinstance(operation, Put) and operation.table is REQUEST_DEDUP:
-            found.append(operation.key.pk.rpartition("#")[2])
-        elif isinstance(operation, Update):
+        if isinstance(operation, Update):
             sets = [change for change in operation.actions if isinstance(change, Set)]
-            found += [
-                change.attribute for change in sets if len(change.attribute) == len(private_name(0))
-            ]
+            for one in sets:
+                if len(one.attribute) == len(name_on_sheet(0)):
+                    assert isinstance(one.value, bytes)
+                    entry = msgspec.msgpack.decode(one.value, type=JournalEntry)
+                    found.append(entry.request_id or one.attribute)
     return found
 
 
@@ -249,13 +255,12 @@ async def test_giving_up_is_bounded_and_honest(
     assert await bench.requests() == {PREMIUM: 2}
 
 
-async def test_a_batch_tells_a_store_failure_record_by_record(bench: Bench, id_kind: str) -> None:
-    """100 records are one update, or two transactions, of which one fails."""
+async def test_a_batch_tells_a_store_failure_record_by_record(bench: Bench) -> None:
+    """100 records are one update."""
     await bench.record()
     bench.wire.script.append(fails(StoreUnavailableError("scripted")))
     answers = await bench.metering.record_many(bench.policy, [a_usage() for _ in range(100)])
-    failed = 100 if id_kind == "timed" else RECEIPTS_MAX
-    assert [type(answer) for answer in answers] == [Refused] * failed + [Recorded] * (100 - failed)
+    assert [type(answer) for answer in answers] == [Refused] * 100
     first = answers[0]
     assert isinstance(first, Refused)
     assert first.code == "STORE_UNAVAILABLE"
@@ -282,8 +287,8 @@ def damaged(policy: Policy, usage: Usage) -> tuple[Table, Item]:
     """What is where the record should be, and is none."""
     address = address_of(usage.request_id)
     if address is None:
-        table, key = receipt_key(policy.org_id, usage.request_id)
-        return table, {"PK": key.pk, "fingerprint": "no bytes"}
+        table, key = moment_key(policy.org_id, usage.request_id)
+        return table, {"PK": key.pk, "minted_ms": "noon"}
     key = page_key(policy.org_id, address.region, 0, address.digits[:PAGE_DIGITS])
     return USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, address.name: b"no record", "n": 1}
 

@@ -76,13 +76,13 @@ async def test_a_record_alone_is_one_write_unit(
     assert meter.attempts == {"UpdateItem": 1}
 
 
-async def test_a_record_without_a_time_is_four_write_units(
+async def test_a_record_without_a_time_is_two_write_units(
     metering: Metering, known: Policy, meter: StoreMeter
 ) -> None:
-    """Receipt and page, each one unit, doubled by the transaction; no read."""
+    """Moment and page, each one unit by a plain write; no read."""
     await metering.record(known, a_usage())
-    assert (write_units(meter), read_units(meter)) == (4, 0)
-    assert meter.attempts == {"TransactWriteItems": 1}
+    assert (write_units(meter), read_units(meter)) == (2, 0)
+    assert meter.attempts == {"PutItem": 1, "UpdateItem": 1}
 
 
 async def test_a_tick_is_marked_by_the_process_and_for_each_organisation(
@@ -101,9 +101,9 @@ async def test_a_tick_is_marked_by_the_process_and_for_each_organisation(
 @pytest.mark.parametrize(
     ("tags", "timed", "untimed"),
     [
-        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 1, 4),
-        ({f"key-{n}": "v" * 100 for n in range(10)}, 2, 8),
-        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 6, 24),
+        ({"team": "search", "feature": "summaries", "customer": "c" * 64}, 1, 2),
+        ({f"key-{n}": "v" * 100 for n in range(10)}, 2, 3),
+        ({f"{n:02}" + "k" * 62: "v" * 256 for n in range(16)}, 6, 7),
     ],
 )
 async def test_tags_add_what_they_weigh(
@@ -115,7 +115,7 @@ async def test_tags_add_what_they_weigh(
     timed: int,
     untimed: int,
 ) -> None:
-    """For each KB that the page has begun, and the receipt; a few tags are free."""
+    """For each KB that the page has begun, and the moment; a few tags are free."""
     request_id = minted(clock.now_ms())
     await metering.record(known, a_usage(request_id, tags=tags, calling_region="eu-central-1"))
     assert write_units(meter) == timed
@@ -148,11 +148,11 @@ async def test_a_hundred_records_minted_together(
 async def test_a_hundred_records_without_a_time(
     metering: Metering, known: Policy, meter: StoreMeter
 ) -> None:
-    """Two units for each receipt, and the page of each transaction."""
+    """A unit for each moment, and the page of all."""
     await metering.record_many(known, [a_usage() for _ in range(100)])
-    assert 2 <= write_units(meter) / 100 <= 2.4
+    assert 1 <= write_units(meter) / 100 <= 1.2
     assert read_units(meter) == 0
-    assert meter.calls == {"transact": 2}
+    assert meter.calls == {"put": 100, "update": 1}
 
 
 async def test_a_duplicate_costs_the_refused_write(
@@ -167,8 +167,8 @@ async def test_a_duplicate_costs_the_refused_write(
     assert (write_units(meter), read_units(meter)) == (1, 0)
     meter.clear()
     await metering.record(known, untimed)
-    assert meter.attempts == {"TransactWriteItems": 1}
-    assert (write_units(meter), read_units(meter)) == (4, 0)
+    assert meter.attempts == {"PutItem": 1, "UpdateItem": 1}
+    assert (write_units(meter), read_units(meter)) == (2, 0)
     meter.clear()
     together = [timed, *(a_usage(minted(clock.now_ms())) for _ in range(2))]
     await asyncio.gather(*(metering.record(known, one) for one in together))

@@ -22,7 +22,7 @@ from pricekeeper.metering.journal import (
     flags_of,
     is_full,
     lanes_of,
-    private_name,
+    name_on_sheet,
     record_on,
     records_on,
     request_id_of,
@@ -104,7 +104,7 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
     assert address is not None
     terms = encode_terms(PLAIN).name
     lengths = {len(name) for name in ("PK", "SK", "n", "expires_at_epoch", terms)}
-    assert {len(address.name), len(private_name(98))}.isdisjoint(lengths)
+    assert {len(address.name), len(name_on_sheet(98))}.isdisjoint(lengths)
 
 
 @given(
@@ -121,13 +121,19 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
 )
 def test_what_is_written_is_read(entry: JournalEntry) -> None:
     """Every field of a record, and the terms that it names."""
-    terms, name = encode_terms(PLAIN), private_name(0)
-    page = {"PK": "p", "SK": "019b0000000", name: encode_entry(entry), terms.name: terms.data}
+    terms, name = encode_terms(PLAIN), name_on_sheet(0)
+    page = {
+        "PK": "ORG#1#J#019b0000#3",
+        "SK": "019b0000000",
+        name: encode_entry(entry),
+        terms.name: terms.data,
+    }
     found = record_on(page, name)
     assert found is not None
     assert (found.entry, found.terms) == (entry, PLAIN)
     assert list(records_on(page)) == [found]
     receipt = found.receipt
+    assert receipt.shard_id == 3
     assert receipt.accepted_at_ms == entry.sent_at_ms
     assert receipt.cost_usd_picos == entry.cost_usd_picos
     assert receipt.cache_write_1h_tokens == entry.cache_write_1h_tokens
@@ -145,17 +151,17 @@ def test_terms_have_the_same_name_everywhere_and_others_another() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {private_name(1): b"no record"},
-        {private_name(1): "text"},
-        {private_name(1): encode_entry(an_entry(terms=b"elsewhere"))},
+        {name_on_sheet(1): b"no record"},
+        {name_on_sheet(1): "text"},
+        {name_on_sheet(1): encode_entry(an_entry(terms=b"elsewhere"))},
         {"n": "many"},
     ],
 )
 def test_what_is_no_record_is_never_nothing(damage: dict[str, Any]) -> None:
     """The page is unreadable, even if its other records are fine."""
     terms = encode_terms(PLAIN)
-    good = {private_name(0): encode_entry(an_entry()), terms.name: terms.data}
-    page = {"PK": "p", "SK": "019b0000000", **good, **damage}
+    good = {name_on_sheet(0): encode_entry(an_entry()), terms.name: terms.data}
+    page = {"PK": "ORG#1#J#019b0000#3", "SK": "019b0000000", **good, **damage}
     with pytest.raises(UnreadableItemError):
         list(records_on(page))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from datetime import UTC, datetime
 
 import pytest
 
@@ -38,16 +37,19 @@ from pricekeeper.metering import (
     UsageStatus,
     org_day,
 )
-from pricekeeper.metering.marking import NONCE_BYTES
-from pricekeeper.metering.receipt import (
-    SOURCE_LENGTH_MAX,
-    Receipt,
-    receipt_from,
-    receipt_pk,
-    receipt_put,
+from pricekeeper.metering.journal import (
+    JournalEntry,
+    Terms,
+    address_at,
+    encode_entry,
+    encode_terms,
 )
-from pricekeeper.storage import Item, Key, Store
-from pricekeeper.storage.tables import REQUEST_DEDUP
+from pricekeeper.metering.journal_items import page_key
+from pricekeeper.metering.marking import NONCE_BYTES
+from pricekeeper.metering.moments import moment_key
+from pricekeeper.metering.receipt import SOURCE_LENGTH_MAX
+from pricekeeper.metering.usage import MOMENT_LIFE_SECS
+from pricekeeper.storage import Item, Store
 from pricekeeper.storage.values import item_bytes
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy, QuotaScope
@@ -64,8 +66,8 @@ async def live(world: World, policy: Policy | None = None, day: str = "") -> dic
     return {label: total.counters for label, total in totals.items() if total.requests}
 
 
-async def receipt_of(store: Store, policy: Policy, request_id: str) -> Item | None:
-    return await store.get(REQUEST_DEDUP, Key(receipt_pk(policy.org_id, request_id)))
+async def moment_of(store: Store, policy: Policy, request_id: str) -> Item | None:
+    return await store.get(*moment_key(policy.org_id, request_id))
 
 
 async def test_a_record_is_counted_at_its_price(world: World) -> None:
@@ -164,11 +166,11 @@ async def test_the_day_is_that_of_the_event_in_the_organisations_zone(
 
 @pytest.mark.parametrize("offset_ms", [-DAY_MS - 10_000, 5 * 60_000 + 10_000])
 async def test_an_event_outside_of_the_window_is_refused(world: World, offset_ms: int) -> None:
-    """And leaves no receipt, so that it can be reported with the right time."""
+    """And leaves no moment, so that it can be reported with the right time."""
     usage = a_usage(timestamp_ms=world.clock.now_ms() + offset_ms)
     with pytest.raises(InvalidValueError, match="timestamp"):
         await world.record(usage)
-    assert await receipt_of(world.store, world.policy, usage.request_id) is None
+    assert await moment_of(world.store, world.policy, usage.request_id) is None
 
 
 async def test_what_has_no_price_is_refused_and_not_counted(world: World) -> None:
@@ -181,7 +183,7 @@ async def test_what_has_no_price_is_refused_and_not_counted(world: World) -> Non
     for error, usage in refused.items():
         with pytest.raises(error):
             await world.record(usage)
-        assert await receipt_of(world.store, world.policy, usage.request_id) is None
+        assert await moment_of(world.store, world.policy, usage.request_id) is None
     assert await live(world) == {}
 
 
@@ -292,49 +294,30 @@ async def test_concurrent_records_share_a_write(world: World, meter: StoreMeter)
             for request_id in (None, minted(still))
         )
     )
-    assert meter.calls == {"transact": 2, "update": 2}
+    assert meter.calls == {"put": 60, "update": 4}
 
 
-def test_the_largest_receipt_is_one_write_unit() -> None:
+def test_the_largest_record_is_one_write_unit() -> None:
     """Under 1 KB with the longest names and the largest numbers there can be, without tags."""
-    policy = a_policy(AppId("a" * 64))
-    receipt = Receipt(
-        fingerprint=b"f" * 16,
-        scope_key=policy.scope_key,
-        model_label="l" * 64,
-        org_day="20260123",
-        cost_usd_picos=5 * 10**19 - 1,
-        pricing_version="f" * 16,
-        pricing_source="s" * SOURCE_LENGTH_MAX,
-        service_tier="t" * 32,
-        accepted_at_ms=1_768_000_000_123,
-        commit_id="c" * 2 * NONCE_BYTES,
-        shard_id=0,
-        input_tokens=10**9 - 1,
-        output_tokens=10**9 - 1,
-        cache_read_tokens=10**9 - 1,
-        cache_write_5m_tokens=10**9 - 1,
-        cache_write_1h_tokens=10**9 - 1,
-        price_estimated=True,
-        calling_region="r" * 32,
-    )
-    item = receipt_put(policy.org_id, str(uuid.uuid4()), receipt).item
-    assert item_bytes(item) < 1024
-    assert receipt_from(item) == receipt
+    policy, most = a_policy(AppId("a" * 64)), 10**9 - 1
+    names = ("l" * 64, "20260123", "t" * 32, "f" * 16, "s" * SOURCE_LENGTH_MAX, "r" * 32)
+    terms = encode_terms(Terms(policy.scope_key, "a" * 64, *names))
+    entry = JournalEntry(
+        b"f" * 16, b"c" * NONCE_BYTES, 1_768_000_000_123, most, terms.ref, 3, 2**63, most, most,
+        most, most, most, str(uuid.uuid4()),
+    )  # fmt: skip
+    address = address_at(entry.request_id, entry.sent_at_ms)
+    page = page_key(policy.org_id, address.region, 7, address.digits)
+    item = {**page.attributes, "n": 64, "expires_at_epoch": 1_800_000_000}
+    assert item_bytes(item | {address.name: encode_entry(entry), terms.name: terms.data}) < 1024
 
 
-async def test_a_receipt_says_what_was_charged(world: World) -> None:
-    """Enough to answer a duplicate, and to explain a bill."""
+async def test_an_id_without_a_time_is_remembered_for_two_days(world: World) -> None:
+    """By its moment, which counts nothing by itself."""
     usage = a_usage()
     recorded = await world.record(usage)
-    item = await receipt_of(world.store, world.policy, usage.request_id)
-    assert item is not None
-    assert item["scope_key"] == world.policy.scope_key
-    assert item["cost_usd_picos"] == COST_USD_PICOS
-    assert item["pricing_source"] == "config"
-    assert item["service_tier"] == "default"
-    assert (item["input_tokens"], item["output_tokens"]) == (1_000, 500)
-    assert item["shard_id"] == recorded.receipt.shard_id
-    accepted = datetime.fromtimestamp(recorded.receipt.accepted_at_ms / 1000, UTC)
-    expires = item["expires_at_epoch"]
-    assert (datetime.fromtimestamp(expires, UTC) - accepted).total_seconds() >= 48 * 3600 - 1
+    moment = await moment_of(world.store, world.policy, usage.request_id)
+    assert moment is not None
+    assert moment["minted_ms"] <= recorded.receipt.accepted_at_ms
+    lives_secs = moment["expires_at_epoch"] - moment["minted_ms"] // 1000
+    assert lives_secs == MOMENT_LIFE_SECS

@@ -113,7 +113,7 @@ class World:
         """Of any app, any time from yesterday on, mostly around the midnight that is near."""
         random = self.random
         now_ms = self.clock.now_ms()
-        ago_ms = random.choice((0, 30_000, 600_000, 2 * HOUR_MS, 23 * HOUR_MS))
+        ago_ms = random.choice((0, 30_000, 600_000, 2 * HOUR_MS, 21 * HOUR_MS))
         policy = random.choice(self.policies)
         label = random.choice(LABELS)
         made_ms = now_ms - random.choice((0, 0, 0, 100, 90_000, 5 * HOUR_MS))

@@ -10,7 +10,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.usage import (
     AHEAD_MS_MAX,
     LATE_MS_MAX,
-    RECEIPT_LIFE_SECS,
+    MOMENT_LIFE_SECS,
     UsageStatus,
     checked,
     fingerprint,
@@ -96,7 +96,7 @@ def test_without_a_timestamp_it_happened_now() -> None:
 
 def test_a_receipt_outlives_every_moment_at_which_its_record_can_come_back() -> None:
     """Accepted 5 minutes early, a record can be accepted again until it is 24 hours old."""
-    margin_secs = RECEIPT_LIFE_SECS - (LATE_MS_MAX + AHEAD_MS_MAX) // 1000
+    margin_secs = MOMENT_LIFE_SECS - (LATE_MS_MAX + AHEAD_MS_MAX) // 1000
     assert margin_secs == 23 * 3600 + 55 * 60
 
 

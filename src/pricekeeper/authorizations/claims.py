@@ -1,8 +1,7 @@
 """Claims the place of a usage record for the id that a caller gave a call.
 
 An id means one thing in an organisation. Before a call is granted under a caller's id, the place of
-a usage record with that id is claimed: on its page, or as its receipt. Usage records with that id
-are then refused.
+a usage record with that id is claimed on its page. Usage records with that id are then refused.
 
 A claim names a sheet; the authorization is on it or on one of the next `CLAIM_SHEETS` of its
 chapter. If the log has moved further, these are read, and the claim is moved. A claim without an
@@ -49,8 +48,7 @@ from pricekeeper.metering.journal import (
 )
 from pricekeeper.metering.journal_items import take_places_update
 from pricekeeper.metering.posting import Poster, TakenPlace, page_at
-from pricekeeper.metering.receipt import receipt_key, receipt_taken_for, take_place_put
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 
@@ -58,7 +56,7 @@ ATTEMPTS_MAX: Final = 8
 
 
 class Place(NamedTuple):
-    """Where a usage record with an id is: on its page, or in its receipt if it has no address."""
+    """Where a usage record with an id is; ``address`` is ``None`` until the id has a moment."""
 
     request_id: str
     address: Address | None
@@ -123,17 +121,26 @@ class Claims:
         return True
 
     async def claim_all(self, org_id: str, claims: Iterable[Claim]) -> None:
+        moving = [
+            claim
+            for claim in claims
+            if claim.text is None or await self._may_move(org_id, claim, claim.text)
+        ]
+        await self._give_moments(org_id, [one for one in moving if one.place.address is None])
         pages: dict[str, list[Claim]] = {}
-        for claim in claims:
-            address = claim.place.address
-            if claim.text is not None and not await self._may_move(org_id, claim, claim.text):
-                continue
-            if address is None:
-                await self._claim_receipt(org_id, claim)
-            else:
-                pages.setdefault(address.digits[:PAGE_DIGITS], []).append(claim)
+        for claim in moving:
+            pages.setdefault(_address(claim).digits[:PAGE_DIGITS], []).append(claim)
         for some in pages.values():
             await self._claim_on_page(org_id, some, PAGE_DIGITS)
+
+    async def _give_moments(self, org_id: str, claims: Sequence[Claim]) -> None:
+        if claims:
+            ids, expires = [one.place.request_id for one in claims], max(map(self._expires, claims))
+            addresses = await self._poster.moments.mint(org_id, ids, expires)
+            for claim, address in zip(claims, addresses, strict=True):
+                if isinstance(address, StoreError):
+                    raise error_copy(address)
+                claim.place = claim.place._replace(address=address)
 
     async def _claim_on_page(self, org_id: str, claims: Sequence[Claim], depth: int) -> None:
         left = list(claims)
@@ -167,27 +174,6 @@ class Claims:
             children.setdefault(_address(one).digits[:depth], []).append(one)
         for some in children.values():
             await self._claim_on_page(org_id, some, depth)
-
-    async def _claim_receipt(self, org_id: str, claim: Claim) -> None:
-        place = claim.place
-        for _ in range(ATTEMPTS_MAX):
-            put = take_place_put(
-                org_id, place.request_id, claim.wanted, self._expires(claim), claim.text
-            )
-            try:
-                await self._store.put(put)
-            except ConditionFailedError as refused:
-                item: Item = dict(refused.item or {})
-            except (OutcomeUnknownError, ContendedError):
-                found = await self._store.get(*receipt_key(org_id, place.request_id))
-                item = found or {}
-            else:
-                claim.text = claim.wanted
-                return
-            taken = receipt_taken_for(item)
-            if _learn(claim, _Stored(bool(item) and taken is None, taken)):
-                return
-        raise ContendedError("others kept claiming the same id")
 
     def _expires(self, claim: Claim) -> int:
         return self._poster.marks.expires_at_epoch(region_of(claim.wanted))
@@ -228,5 +214,5 @@ def _stored(page: Mapping[str, Any], name: str) -> _Stored:
 
 def _address(claim: Claim) -> Address:
     if claim.place.address is None:
-        raise LookupError("an id without a time is on no page")
+        raise LookupError("an id that has no moment yet is on no page")
     return claim.place.address

@@ -57,7 +57,7 @@ from pricekeeper.ledger.position import (
 )
 from pricekeeper.ledger.sheet import parse_filed, readable_names, readable_sheet
 from pricekeeper.metering.items import RETENTION_DAYS
-from pricekeeper.metering.journal import Record, private_name, record_on
+from pricekeeper.metering.journal import Record, name_on_sheet, record_on
 from pricekeeper.metering.journal_items import page_expires_at_epoch
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -132,7 +132,7 @@ class AuthorizationReader:
         item = await self._store.get(USAGE_AGG_SHARDED, sheet_key(org_id, own_id))
         if item is None or request_id not in readable_names(item):
             return None
-        return record_on(item, private_name(sheet_number(own_id)))
+        return record_on(item, name_on_sheet(sheet_number(own_id)))
 
     async def read_region(self, org_id: str, region: str) -> AsyncIterator[Seen]:
         """Without the settlements of captured ones; reasons of voids may be cut.
@@ -171,7 +171,7 @@ class AuthorizationReader:
 
     async def _read_record(self, org_id: str, place: RecordPlace) -> Record:
         page = await self._store.query(prefix_query(org_id, place.prefix))
-        record = record_on(page.items[0], private_name(place.number)) if page.items else None
+        record = record_on(page.items[0], name_on_sheet(place.number)) if page.items else None
         if record is None:
             outcome = captured(*place)
             raise UnreadableItemError(f"the record of {outcome[:40]!r} is not there")

@@ -1,8 +1,8 @@
 """The queue in front of the journal: groups records that can share a write.
 
-A group is the records of one page, or those of one organisation that need receipts. Each has one
-write under way; later records go into the next. A new group starts at the end of the turn of the
-event loop, or `linger_ms` later. Groups take turns by organisation (`concurrency.fairness`).
+A group is the records of one page, or those of one organisation whose ids have no time. Each has
+one write under way; later records go into the next. A new group starts at the end of the turn of
+the event loop, or `linger_ms` later. Groups take turns by organisation (`concurrency.fairness`).
 
 Bounds: `PENDING_MAX` places (`metering.admission`), half of them for one organisation alone, and
 `WRITES_MAX` writes under way.
@@ -23,12 +23,9 @@ from pricekeeper.metering.journal import PAGE_DIGITS, WRITE_WEIGHT_MAX
 from pricekeeper.metering.meter import MeteringMeter
 from pricekeeper.metering.posting import Poster, Settled
 from pricekeeper.metering.submission import Posted, Submission, Waiter
-from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 PENDING_MAX: Final = 10_000
 WRITES_MAX: Final = 32
-RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 2
-"""In one transaction, beside their page and a sheet of the log."""
 GroupKey: TypeAlias = tuple[str, str]
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +39,7 @@ class _Group:
         self.waiting: deque[Submission] = deque()
 
     def take(self) -> list[Submission]:
-        most = WRITE_WEIGHT_MAX if self.key[1] else RECEIPTS_MAX
+        most = WRITE_WEIGHT_MAX
         taken: list[Submission] = []
         while self.waiting and (not taken or most >= self.waiting[0].weight):
             most -= self.waiting[0].weight

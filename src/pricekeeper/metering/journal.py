@@ -6,8 +6,8 @@ rest of its id. The **terms** that many records share (app, label, day) are an a
 hash of their content.
 
 A full page never changes again: further records go to its children, one for each next digit.
-Records whose ids have no time are on a **private page**, which only one commit writes. A **void
-note** in a record's region tells listings which correction voids that record.
+An id without a time gets a **moment** (`metering.moments`), and its record is on the page of that
+moment. A **void note** in a record's region tells listings which correction voids that record.
 
 Records of authorized calls are on **sheets** beside the pages (`sheet_sort_key`), with the grants.
 Their version 8 ids contain the sheet and the number of the authorization. If the caller gave its
@@ -49,8 +49,9 @@ _TIME_DIGITS: Final = 12
 _VARIANT_AT: Final = 16
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
-_PRIVATE, _VOID_NOTE = "x", "v"
-"""First characters of the sort keys of private pages and void notes; pages begin with a digit."""
+_HASH_BYTES: Final = 10
+_VOID_NOTE: Final = "v"
+"""First character of the sort keys of void notes; those of pages are digits."""
 _ERROR, _ESTIMATED = 1, 2
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
@@ -71,9 +72,13 @@ def ticks_of_day(day: str) -> tuple[int, int]:
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """The place of a request id's record: its digits without dashes and version."""
+    """The place of a request id's record: its digits without dashes and version.
+
+    For an id without a time: the digits of its moment and of a hash.
+    """
 
     digits: str
+    is_hashed: bool = False
 
     @property
     def minted_ms(self) -> int:
@@ -99,6 +104,17 @@ def address_of(request_id: str) -> Address | None:
     if digits[_TIME_DIGITS] != "7" or digits[_VARIANT_AT] not in "89ab":
         return None
     return Address(digits[:_TIME_DIGITS] + digits[_TIME_DIGITS + 1 :])
+
+
+def address_at(request_id: str, minted_ms: int) -> Address:
+    """The place of the record of an id without a time, given its moment.
+
+    The digit where an id of version 7 has its variant is 0, so no such id has this place.
+    """
+    hashed = hashlib.blake2b(request_id.encode(), digest_size=_HASH_BYTES).hexdigest()
+    before = _VARIANT_AT - 1 - _TIME_DIGITS
+    rest = f"{hashed[:before]}0{hashed[before:]}"[: ID_DIGITS - _TIME_DIGITS]
+    return Address(f"{minted_ms:0{_TIME_DIGITS}x}{rest}", is_hashed=True)
 
 
 def request_id_of(sort_key: str, name: str) -> str:
@@ -163,7 +179,7 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
     request_id: str = ""
-    """On a private page, where the attribute's name has no id."""
+    """Where the attribute's name has no id: of an id without a time, and on a sheet."""
     voids: str = ""
     """The voided record: this one is a correction, with negative amounts."""
 
@@ -210,18 +226,19 @@ def is_estimated(flags: int) -> bool:
 
 
 class Record(NamedTuple):
-    """A counted record: its entry and terms."""
+    """A counted record: its entry and terms, and the lane of its region that it is in."""
 
     request_id: str
     entry: JournalEntry
     terms: Terms
+    lane: int = 0
 
     @property
     def receipt(self) -> Receipt:
-        return receipt_of(self.entry, self.terms)
+        return receipt_of(self.entry, self.terms, self.lane)
 
 
-def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
+def receipt_of(entry: JournalEntry, terms: Terms, lane: int) -> Receipt:
     """Make the answer to a record."""
     return Receipt(
         fingerprint=entry.fingerprint,
@@ -234,7 +251,7 @@ def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
         service_tier=terms.service_tier,
         accepted_at_ms=entry.sent_at_ms,
         commit_id=entry.nonce.hex(),
-        shard_id=0,
+        shard_id=lane,
         input_tokens=entry.input_tokens,
         output_tokens=entry.output_tokens,
         cache_read_tokens=entry.cache_read_tokens,
@@ -291,23 +308,19 @@ def _record(page: Mapping[str, Any], name: str, data: Any, known: dict[bytes, Te
             terms = known[entry.terms] = _decode_terms(page[_terms_name(entry.terms)])
             date_of(terms.day)
         request_id = entry.request_id or request_id_of(page["SK"], name)
+        lane = int(page["PK"].rpartition("#")[2])
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise _unreadable(page, f"{name} is no record: {error}") from error
-    return Record(request_id, entry, terms)
+    return Record(request_id, entry, terms, lane)
 
 
 def _unreadable(page: Mapping[str, Any], reason: str) -> UnreadableItemError:
     return TypedItem(USAGE_AGG_SHARDED, page).report_unreadable(reason)
 
 
-def private_name(number: int) -> str:
-    """Name a record on a private page, where the entry has the id."""
+def name_on_sheet(number: int) -> str:
+    """Name a record on a sheet, where the entry has the id."""
     return f"{number:0{_NAME_LENGTH}d}"
-
-
-def private_sort_key(nonce: bytes) -> str:
-    """The sort key of a page that only one commit writes."""
-    return _PRIVATE + nonce.hex()
 
 
 def void_note_sort_key(request_id: str) -> str:

@@ -3,7 +3,6 @@
 All of them are in UsageAggSharded:
 
 - ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with its weight ``n``
-- the same / ``x{nonce}``: a private page, which only one commit writes
 - lane 0 / ``s{digits}``: a sheet of authorizations, with the records of captured ones
 - lane 0 / ``v{request_id}``: a void note: the correction of a record of that region
 - ``TICKS`` / tick: something was posted in this tick
@@ -26,8 +25,6 @@ from pricekeeper.days import is_day
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     StoredTerms,
-    private_name,
-    private_sort_key,
     void_note_sort_key,
 )
 from pricekeeper.storage import (
@@ -149,18 +146,6 @@ def take_places_update(
         conditions.append(_has_room())
     actions.append(Set(EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, tuple(actions), And(tuple(conditions)))
-
-
-def private_page_put(
-    org_id: str, region: str, nonce: bytes, records: Sequence[Written], expires_at_epoch: int
-) -> Put:
-    """Write a page of one commit; the receipts in the same transaction guard its records."""
-    key = page_key(org_id, region, 0, private_sort_key(nonce))
-    item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, EXPIRY: expires_at_epoch}
-    for number, record in enumerate(records):
-        item[private_name(number)] = record.data
-        item[record.terms.name] = record.terms.data
-    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
 
 
 def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: int) -> Put:

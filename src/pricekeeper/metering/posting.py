@@ -8,10 +8,10 @@ page, which tells the fate of each record:
 - Its place is taken by an authorization (`RequestIdReusedError`).
 - Not there: on a full page it goes to a child, otherwise it is sent again without the others.
 
-If the outcome is unknown, the same write is sent again; the first that arrives counts. Records
-whose ids have no time go in one transaction: a receipt for each, and a page of their own. A record
-that is spent from budgets goes in one transaction with a sheet of the log. The tick and region of a
-page are marked first (`metering.marking`).
+If the outcome is unknown, the same write is sent again; the first that arrives counts. An id
+without a time gets a moment first (`metering.moments`). A record that is spent from budgets goes in
+one transaction with a sheet of the log. The tick and region of a page are marked first
+(`metering.marking`).
 
 Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`; `ID_DIGITS` levels of
 pages; `MARKED_MAX` remembered marks and `FULL_MAX` full pages.
@@ -31,7 +31,6 @@ from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
     PriceKeeperError,
-    ReasonCode,
     RequestIdReusedError,
     StoreError,
     TransactionCancelledError,
@@ -47,19 +46,14 @@ from pricekeeper.metering.journal import (
     record_on,
     taken_for,
 )
-from pricekeeper.metering.journal_items import PostedRegion, page_key, page_update, private_page_put
-from pricekeeper.metering.marking import NONCE_BYTES, Marks, is_late
-from pricekeeper.metering.receipt import (
-    Receipt,
-    receipt_from,
-    receipt_key,
-    receipt_put,
-    receipt_taken_for,
-)
+from pricekeeper.metering.journal_items import PostedRegion, page_key, page_update
+from pricekeeper.metering.marking import Marks, is_late
+from pricekeeper.metering.moments import Moments
+from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.ticks import region_at, tick_of
+from pricekeeper.ticks import tick_of
 
 FULL_MAX: Final = 256
 Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
@@ -73,7 +67,7 @@ class TakenPlace(NamedTuple):
 
 
 class Poster:
-    """Writes records that wait together: those of a page, or those that need receipts.
+    """Writes records that wait together: those of a page, or those whose ids have no time.
 
     ``settle`` gets the records of one write whose outcome is known. An exception concerns the
     others.
@@ -92,44 +86,63 @@ class Poster:
         self._clock = clock
         self._ledger = ledger
         self.marks = Marks(store, clock, randomness, retention_days)
+        self.moments = Moments(store, clock, self.marks)
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
         nonce = self.marks.new_nonce()
         if submissions[0].address is None:
-            await self._post_with_receipts(submissions, nonce, settle)
+            placed = await self._give_moments(submissions, settle)
+            await self._post_on_pages(placed, PAGE_DIGITS, nonce, settle)
         else:
             await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
+
+    async def _give_moments(
+        self, submissions: Sequence[Submission], settle: Settle
+    ) -> list[Submission]:
+        """Give each a place; answer those for which that fails, and return the others."""
+        placed: list[Submission] = []
+        ids = [one.request_id for one in submissions]
+        for one, address in zip(
+            submissions, await self.moments.mint(submissions[0].org_id, ids), strict=True
+        ):
+            if isinstance(address, StoreError):
+                settle([(one, address)])
+            else:
+                one.address = address
+                placed.append(one)
+        return placed
 
     async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
         """The receipts and taken places of these request ids; for an unreadable one its error."""
-        found: dict[str, Receipt | TakenPlace | StoreError] = {}
-        wanted = dict(addresses)
+        places = await self.moments.complete(org_id, addresses)
+        found: dict[str, Receipt | TakenPlace | StoreError] = {
+            request_id: one for request_id, one in places.items() if isinstance(one, StoreError)
+        }
+        wanted = {request_id: one for request_id, one in places.items() if isinstance(one, Address)}
         for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
             keys = {
-                request_id: receipt_key(org_id, request_id)
-                if address is None
-                else (USAGE_AGG_SHARDED, page_at(org_id, lanes, address, depth))
+                request_id: (USAGE_AGG_SHARDED, page_at(org_id, lanes, address, depth))
                 for request_id, address in wanted.items()
             }
             distinct = list(dict.fromkeys(keys.values()))
             if not distinct:
                 break
-            items = dict(zip(distinct, await self._store.batch_get(distinct), strict=True))
-            deeper: dict[str, Address | None] = {}
+            pages = dict(zip(distinct, await self._store.batch_get(distinct), strict=True))
+            deeper: dict[str, Address] = {}
             for request_id, address in wanted.items():
-                item = items[keys[request_id]]
-                if item is None:
+                page = pages[keys[request_id]]
+                if page is None:
                     continue
                 try:
-                    there = _look_in(item, address)
+                    there = _look_in(page, address)
                     if isinstance(there, Receipt):
                         await self.marks.request_repair_if_late(org_id, [there])
                     if there is not None:
                         found[request_id] = there
-                    elif is_full(item):
+                    elif is_full(page):
                         deeper[request_id] = address
                 except StoreError as error:
                     found[request_id] = error
@@ -146,7 +159,7 @@ class Poster:
         doubt: bool = False,
     ) -> None:
         left, sendings = list(submissions), self.marks.sendings(doubt=doubt)
-        key = page_at(left[0].org_id, left[0].lanes, _address(left[0]), depth)
+        key = page_at(left[0].org_id, left[0].lanes, left[0].place, depth)
         while left:
             try:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
@@ -161,7 +174,7 @@ class Poster:
             missing = await self._settle_counted([(one, page) for one in left], nonce, settle)
             if missing and is_full(page):
                 self._full.put(key, page)
-                await self._descend(missing, depth + 1, nonce, settle)
+                await self._post_on_pages(missing, depth + 1, nonce, settle)
                 return
             if len(missing) == len(left):
                 await sendings.fail(ContendedError("a page with room refused a record"))
@@ -172,7 +185,7 @@ class Poster:
     ) -> Item | None:
         """Write the records and answer them; if the page refuses them, return the page."""
         first = left[0]
-        posting = PostedRegion(first.org_id, _address(first).region, first.lanes)
+        posting = PostedRegion(first.org_id, first.place.region, first.lanes)
         sent_at_ms = self._clock.now_ms()
         await self.marks.mark(posting, sent_at_ms)
         expires = self.marks.expires_at_epoch(posting.region)
@@ -207,36 +220,29 @@ class Poster:
     async def _divide(
         self,
         left: list[Submission],
-        depth: int | None,
+        depth: int,
         nonce: bytes,
         settle: Settle,
         *,
         doubt: bool,
     ) -> None:
-        """Send the halves apart: one record that the store refuses must not fail the others.
-
-        Without a ``depth`` they need receipts, and each half gets a page of its own.
-        """
+        """Send the halves apart: one record that the store refuses must not fail the others."""
         middle = len(left) // 2
-        for number, half in enumerate((left[:middle], left[middle:])):
+        for half in (left[:middle], left[middle:]):
             try:
-                if depth is None:
-                    own = nonce + bytes([number])
-                    await self._post_with_receipts(half, own, settle, doubt=doubt)
-                else:
-                    await self._post_on_page(half, depth, nonce, settle, doubt=doubt)
+                await self._post_on_page(half, depth, nonce, settle, doubt=doubt)
             except StoreError as error:
                 settle([(one, error) for one in half if one.waiting])
 
-    async def _descend(
-        self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
+    async def _post_on_pages(
+        self, submissions: Sequence[Submission], depth: int, nonce: bytes, settle: Settle
     ) -> None:
-        """Write them to the children of their page. A failure does not stop the others."""
-        children: dict[str, list[Submission]] = {}
-        for one in missing:
-            children.setdefault(_address(one).digits[:depth], []).append(one)
+        """Write them to their pages of that depth. A failure does not stop the others."""
+        pages: dict[str, list[Submission]] = {}
+        for one in submissions:
+            pages.setdefault(one.place.digits[:depth], []).append(one)
         failures = await asyncio.gather(
-            *(self._post_on_page(child, depth, nonce, settle) for child in children.values()),
+            *(self._post_on_page(page, depth, nonce, settle) for page in pages.values()),
             return_exceptions=True,
         )
         for failure in failures:
@@ -265,10 +271,10 @@ class Poster:
         """Answer records that are counted, once no total can lack them; return the others."""
         missing: list[Submission] = []
         counted: list[tuple[Submission, Posted]] = []
-        root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
+        own = nonce.hex()
         for one, item in looked_at:
             try:
-                there = None if item is None else _look_in(item, one.address)
+                there = None if item is None else _look_in(item, one.place)
             except UnreadableItemError as error:  # it is unknown whether it was counted
                 settle([(one, error)])
                 continue
@@ -277,7 +283,7 @@ class Poster:
             elif isinstance(there, TakenPlace):
                 settle([(one, RequestIdReusedError(one.request_id, there.authorization_id))])
             else:
-                counted.append((one, Posted(there, there.commit_id.startswith(root))))
+                counted.append((one, Posted(there, there.commit_id == own)))
         if counted:
             org_id = counted[0][0].org_id
             await self.marks.request_repair_if_late(
@@ -286,67 +292,12 @@ class Poster:
             settle(counted)
         return missing
 
-    async def _post_with_receipts(
-        self,
-        submissions: Sequence[Submission],
-        nonce: bytes,
-        settle: Settle,
-        *,
-        doubt: bool = False,
-    ) -> None:
-        left, sendings = list(submissions), self.marks.sendings(doubt=doubt)
-        while left:
-            sent_at_ms = self._clock.now_ms()
-            posting = PostedRegion(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
-            try:
-                await self.marks.mark(posting, sent_at_ms)
-                writes = self._transaction(left, posting, nonce, sent_at_ms)
-                if not await self._spend(left, writes):
-                    await self._store.transact(writes)
-            except TransactionCancelledError as cancelled:
-                before = len(left)
-                receipts = [
-                    reason.item if reason.code is ReasonCode.CONDITION_FAILED else None
-                    for reason in cancelled.reasons
-                ]
-                looked_at = zip(left, receipts, strict=False)  # the page comes behind them
-                left = await self._settle_counted(looked_at, nonce, settle)
-                if len(left) == before:
-                    await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
-            except StoreError as failure:
-                if isinstance(failure, InvalidOperationError) and len(left) > 1:
-                    await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
-                    return
-                await sendings.fail(failure)
-            else:
-                await self._settle_own(left, nonce, sent_at_ms, settle)
-                return
 
-    def _transaction(
-        self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
-    ) -> list[Write]:
-        expires = self.marks.expires_at_epoch(posting.region)
-        written = [one.written(nonce, sent_at_ms) for one in left]
-        page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
-        receipts = [
-            receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
-        ]
-        return [*receipts, page]
-
-
-def _address(submission: Submission) -> Address:
-    if submission.address is None:
-        raise LookupError("a record whose id has no time is on no page")
-    return submission.address
-
-
-def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | TakenPlace | None:
-    taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
+def _look_in(page: Mapping[str, Any], address: Address) -> Receipt | TakenPlace | None:
+    taken = taken_for(page, address.name)
     if taken is not None:
         return TakenPlace(taken)
-    if address is None:
-        return receipt_from(item)
-    record = record_on(item, address.name)
+    record = record_on(page, address.name)
     return None if record is None else record.receipt
 
 

@@ -19,7 +19,7 @@ from pricekeeper.metering.journal import (
     encode_entry,
     errors_of,
     is_estimated,
-    private_name,
+    name_on_sheet,
     receipt_of,
     weight_of,
 )
@@ -47,7 +47,7 @@ class Submission(msgspec.Struct, eq=False):
     org_id: str
     request_id: str
     address: Address | None
-    """``None`` if the id has no time, so that it needs a receipt."""
+    """``None`` if the id has no time and, so far, no moment."""
     lanes: int
     fingerprint: bytes
     terms: Terms
@@ -65,7 +65,7 @@ class Submission(msgspec.Struct, eq=False):
 
     @property
     def weight(self) -> int:
-        return 1 if self.address is None else weight_of(self.stored_terms)
+        return weight_of(self.stored_terms)
 
     @property
     def errors(self) -> int:
@@ -77,14 +77,20 @@ class Submission(msgspec.Struct, eq=False):
         return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
-        return receipt_of(self.entry(nonce, sent_at_ms), self.terms)
+        lane = 0 if self.address is None else self.address.lane(self.lanes)
+        return receipt_of(self.entry(nonce, sent_at_ms), self.terms, lane)
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
-        return self._written(private_name(number), nonce, sent_at_ms)
+        return self._written(name_on_sheet(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
-        name = "" if self.address is None else self.address.name
-        return self._written(name, nonce, sent_at_ms)
+        return self._written(self.place.name, nonce, sent_at_ms)
+
+    @property
+    def place(self) -> Address:
+        if self.address is None:
+            raise LookupError("a record whose id has no moment yet is on no page")
+        return self.address
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
         made = self._entry
@@ -111,7 +117,7 @@ class Submission(msgspec.Struct, eq=False):
             tokens.cache_read_tokens,
             tokens.cache_write_5m_tokens,
             tokens.cache_write_1h_tokens,
-            self.request_id if self.address is None else "",  # else its place says it
+            self.request_id if self.address is None or self.address.is_hashed else "",
         )
 
 

@@ -1,6 +1,6 @@
 """A usage record as a client reports it, and its rules.
 
-The window for accepting a record also determines how long a receipt must live (`RECEIPT_LIFE_SECS`)
+The window for accepting a record also determines how long a moment must live (`MOMENT_LIFE_SECS`)
 and which days may still change.
 """
 
@@ -21,8 +21,8 @@ from pricekeeper.tags import check_tags
 
 LATE_MS_MAX: Final = 24 * 3_600_000
 AHEAD_MS_MAX: Final = 5 * 60_000
-RECEIPT_LIFE_SECS: Final = 48 * 3_600
-"""How long a request id is remembered after it was accepted.
+MOMENT_LIFE_SECS: Final = 48 * 3_600
+"""How long a request id without a time is remembered.
 
 A record is accepted until its timestamp is 24 h old, and the timestamp may be 5 min ahead. So it
 can be sent again, as new, for 24 h and 5 min; the rest is margin for clocks that differ and slow

@@ -6,8 +6,8 @@ audit entry, and a marker by which a record is voided only once. A void note in 
 is for listings, which read that region anyway. A record can be voided until its day is final: then
 exports and bills contain it.
 
-The place of a record whose id has no time is found by the receipt; of a capture, by the
-authorization (``about_ms``). Then that minute's records of the organisation are searched.
+A record is found by its id; that of a capture by the moment of its authorization (``about_ms``),
+among that minute's sheets.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
     ReasonCode,
+    StoreError,
     TransactionCancelledError,
 )
 from pricekeeper.ledger import AccountNotOpenError, Ledger
@@ -36,6 +37,7 @@ from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
+    Address,
     Record,
     address_of,
     encode_entry,
@@ -43,12 +45,13 @@ from pricekeeper.metering.journal import (
     is_full,
     lanes_of,
     record_on,
+    weight_of,
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
     VoidNote,
     Written,
-    private_page_put,
+    page_update,
     void_marker_key,
     void_marker_put,
     void_note_from,
@@ -56,7 +59,6 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.posting import Poster, page_at
-from pricekeeper.metering.receipt import receipt_from, receipt_key, receipt_taken_for
 from pricekeeper.metering.usage import parse_request_id
 from pricekeeper.pricing import split_micros
 from pricekeeper.storage import Store, Write
@@ -106,7 +108,7 @@ class Voider:
         self._trail = trail
         self._tenants = tenants
         self._ledger = ledger
-        self._marks = poster.marks
+        self._marks, self._moments = poster.marks, poster.moments
         self._reader = JournalReader(store)
 
     async def void(
@@ -118,6 +120,7 @@ class Voider:
             raise NotFoundError("usage record")
         record = found.record
         self._check(record)
+        now_ms, depth = self._clock.now_ms(), PAGE_DIGITS
         for _ in range(ATTEMPTS_MAX):
             known = await self._find_marker(org.org_id, record)
             if known is not None:
@@ -128,9 +131,9 @@ class Voider:
                 await self._trail.apply(by, repetition, ())
                 return known, {}
             try:
-                return await self._post(org, found, by)
+                return await self._post(org, found, by, now_ms, depth)
             except TransactionCancelledError as cancelled:
-                _require_refusal(cancelled)
+                depth += _is_page_full(cancelled)
             except AccountNotOpenError:
                 self._ledger.forget(await self._open_accounts(org, record))
         raise ContendedError("the record's totals or budgets kept changing; try again")
@@ -144,22 +147,25 @@ class Voider:
             raise ConflictError("request_id", message)
 
     async def _post(
-        self, org: Policy, found: _Found, by: Attribution
+        self, org: Policy, found: _Found, by: Attribution, now_ms: int, depth: int
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """All or nothing."""
+        """All or nothing; the correction is on its page of that depth."""
         record = found.record
         accounts = await self._open_accounts(org, record)
-        now_ms, nonce = self._clock.now_ms(), self._marks.new_nonce()
-        voided = Voided(record, new_request_id(now_ms), now_ms)
-        posting = PostedRegion(org.org_id, region_at(now_ms), lanes_of(org.agg_shard_count))
+        nonce = self._marks.new_nonce()
+        correction_id, lanes = new_request_id(now_ms), lanes_of(org.agg_shard_count)
+        voided = Voided(record, correction_id, now_ms)
+        address = _address(correction_id)
+        posting = PostedRegion(org.org_id, address.region, lanes)
         await self._marks.mark(posting, now_ms)
         correction = _correction(voided, nonce)
         terms = encode_terms(record.terms)
         expires = self._marks.expires_at_epoch(posting.region)
-        written = Written("", encode_entry(correction.entry), terms, 1)
+        written = Written(address.name, encode_entry(correction.entry), terms, weight_of(terms))
+        page = page_at(org.org_id, lanes, address, depth)
         operations: tuple[Write, ...] = (
             void_marker_put(org.org_id, voided.note, expires),
-            private_page_put(org.org_id, posting.region, nonce, [written], expires),
+            page_update(page, [written], expires),
             void_note_put(
                 org.org_id, found.region, voided.note, self._marks.expires_at_epoch(found.region)
             ),
@@ -201,23 +207,25 @@ class Voider:
         """A captured record is on its authorization's sheet."""
         if about_ms is not None:
             return await self._scan(org.org_id, request_id, about_ms)
-        address = address_of(request_id)
-        if address is not None:
-            lanes = lanes_of(org.agg_shard_count)
-            for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
-                key = page_at(org.org_id, lanes, address, depth)
-                page = await self._store.get(USAGE_AGG_SHARDED, key)
-                record = None if page is None else record_on(page, address.name)
-                if record is not None:
-                    return _Found(record, address.region)
-                if page is None or not is_full(page):
-                    break
-        receipt = await self._store.get(*receipt_key(org.org_id, request_id))
-        if receipt is None or receipt_taken_for(receipt) is not None:
+        places = await self._moments.complete(org.org_id, {request_id: address_of(request_id)})
+        address = places.get(request_id)
+        if isinstance(address, StoreError):
+            raise address
+        if address is None:
             return None
-        return await self._scan(org.org_id, request_id, receipt_from(receipt).accepted_at_ms)
+        lanes = lanes_of(org.agg_shard_count)
+        for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
+            key = page_at(org.org_id, lanes, address, depth)
+            page = await self._store.get(USAGE_AGG_SHARDED, key)
+            record = None if page is None else record_on(page, address.name)
+            if record is not None:
+                return _Found(record, address.region)
+            if page is None or not is_full(page):
+                break
+        return None
 
     async def _scan(self, org_id: str, request_id: str, about_ms: int) -> _Found | None:
+        """Search that minute's sheets, which are in lane 0."""
         posting = PostedRegion(org_id, region_at(about_ms), 1)
         async for record in self._reader.read_records([posting]):
             if record.request_id == request_id:
@@ -225,11 +233,19 @@ class Voider:
         return None
 
 
-def _require_refusal(cancelled: TransactionCancelledError) -> None:
-    """Raise the cancellation, unless its reason is that the record is voided already."""
+def _address(correction_id: str) -> Address:
+    address = address_of(correction_id)
+    if address is None:
+        raise LookupError("ids of our own have a time")
+    return address
+
+
+def _is_page_full(cancelled: TransactionCancelledError) -> bool:
+    """Raise the cancellation, unless the record is voided already or the page is full."""
     marker, page, *_ = cancelled.reasons
     if ReasonCode.CONDITION_FAILED not in (marker.code, page.code):
         raise cancelled
+    return page.code is ReasonCode.CONDITION_FAILED
 
 
 def _correction(voided: Voided, nonce: bytes) -> Record:
