@@ -32,9 +32,7 @@ def a_log(store: Store, clock: ManualClock, seed: int = 1, sheets_max: int = SHE
 
 async def spend(log: OrgLog, used: int, key: Key = ITEM, account_id: str = ACCOUNT) -> None:
     """Add to an account on a sheet of its own."""
-    await log.prepare()
-    await log.read_items([key])
-    draft = log.draft()
+    draft = await log.prepare([key])
     draft.add(key, account_id, Balance(used))
     await log.append(draft)
 

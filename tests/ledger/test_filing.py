@@ -52,9 +52,7 @@ async def test_more_accounts_are_filed_than_an_update_has_room_for(
     """An organisation may have a strict quota for each of two hundred labels."""
     log = a_log(store, clock)
     for _ in range(2):
-        await log.prepare()
-        await log.read_items([ITEM])
-        draft = log.draft()
+        draft = await log.prepare([ITEM])
         for number in range(300):
             draft.add(ITEM, f"quota-label-{number}.D20260101", Balance(3, 2, 1))
         await log.append(draft)
@@ -111,7 +109,7 @@ async def test_outcomes_are_filed_over_a_chapter_that_is_damaged(
     await spend(log, 1)
     one = authorization_id_of(Position(log.book.next.chapter, 0).sort_key, 0)
     key = outcomes_key(ORG, outcomes_sort_key(one))
-    draft = log.draft()
+    draft = await log.prepare()
     draft.settle(one, "v1.")
     await log.append(draft)
     await store.put(Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, "f": filed}))

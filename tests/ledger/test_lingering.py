@@ -18,7 +18,7 @@ from pricekeeper.budgets import Balance
 from pricekeeper.clock import ManualClock
 from pricekeeper.ledger.draft import Command, Decision, Draft
 from pricekeeper.ledger.log import OrgLog
-from pricekeeper.ledger.worker import COMMANDS_MAX, LINGER_MS, Pace, Worker
+from pricekeeper.ledger.worker import COMMANDS_MAX, LINGER_MS, Worker
 from quick_loop import TimelessLoop, run
 
 
@@ -48,7 +48,7 @@ def timeless(play: Play) -> Callable[[OrgLog, ManualClock], None]:
 
 
 def a_worker(log: OrgLog, clock: ManualClock) -> Worker:
-    return Worker(log, clock, Random(1), Pace(), lambda: None)
+    return Worker(log, clock, Random(1), {})
 
 
 def submit(worker: Worker, count: int = 1, *, lingers: bool = False) -> list[Spend]:

@@ -99,7 +99,7 @@ class Call:
         if not first.chain.buckets:
             self.speeds[0] = Taken(first.max_output_tokens, (), {})
             return None
-        book = self.settler.ledger.log_of(wanted.org_id).known
+        book = self.settler.ledger.known_book(wanted.org_id)
         rank = 0 if book is None else find_first_with_room(book, wanted)
         return None if rank is None else Wants(rank)
 
@@ -236,7 +236,7 @@ class Authorize(Command[Answer]):
         if wanted.asked_as:
             draft.name(number, wanted.asked_as)
         granted = Authorization(
-            authorization_id_of(draft.sort_key, number),
+            authorization_id_of(draft.position.sort_key, number),
             grant,
             State.OPEN,
             draft.now_ms + wanted.hold_ms,

@@ -114,7 +114,7 @@ class Claims:
         """Whether the id must be claimed first; the draft then claims it together with others."""
         if claim.reaches(draft.position):
             return False
-        claim.wanted = authorization_id_of(draft.sort_key, 0)
+        claim.wanted = authorization_id_of(draft.position.sort_key, 0)
         waiting: list[Claim] = draft.share("claims", list)
         waiting.append(claim)
         draft.ask("claims", lambda: self.claim_all(org_id, waiting), command.fail)

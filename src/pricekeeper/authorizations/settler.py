@@ -196,7 +196,7 @@ class Settler:
 
     def _seen(self, due: Due) -> Seen:
         """Its generation is `UNKNOWN` if this process has lost the log since."""
-        follows = self.ledger.log_of(due.org_id).known is due.book
+        follows = self.ledger.known_book(due.org_id) is due.book
         return Seen(due.authorization, due.book.generation if follows else UNKNOWN)
 
     def _note_others(self, authorization_ids: Iterable[str]) -> None:
@@ -312,7 +312,7 @@ class Settle(Command[Settled]):
         if self._record is None:
             raise LookupError("a capture has a record")
         draft.gather(self._settler.note_captured, self._record)
-        return captured(draft.prefix, put_record(draft, self._record.submission))
+        return captured(draft.position.prefix, put_record(draft, self._record.submission))
 
 
 def must_mark(draft: Draft, submission: Submission, poster: Poster, command: AnyCommand) -> bool:

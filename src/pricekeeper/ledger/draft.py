@@ -39,8 +39,6 @@ class Draft:
     def __init__(self, book: Book, now_ms: int, nonce: bytes) -> None:
         self.book = book
         self.position = book.next
-        self.prefix = book.next.prefix
-        self.sort_key = self.prefix + book.next.chapter.salt
         self.now_ms = now_ms
         """The one reading of the clock for all commands."""
         self.nonce = nonce

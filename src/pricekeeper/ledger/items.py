@@ -38,7 +38,7 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.storage.values import EXPIRY
+from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
 from pricekeeper.ticks import REGION_DIGITS, partition_of
 
 _FROM, _FILED = "from", "f"
@@ -79,8 +79,12 @@ def sheet_partition(org_id: str, region: str) -> str:
 
 def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoch: int) -> Put:
     """Write a sheet, if its place is free."""
-    place = position_key(org_id, position).attributes
-    item: Item = {**place, **attributes, EXPIRY: expires_at_epoch}
+    item: Item = {
+        PARTITION_KEY: sheet_partition(org_id, position.chapter.region),
+        SORT_KEY: position.sort_key,
+        **attributes,
+        EXPIRY: expires_at_epoch,
+    }
     return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT)
 
 

@@ -57,7 +57,7 @@ from pricekeeper.ledger.position import (
 from pricekeeper.ledger.sheet import Sheet, is_written_by, sheet_attributes, sheet_from
 from pricekeeper.storage import Item, Key, Put, Store, Write, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
-from pricekeeper.ticks import TICK_MS, region_at
+from pricekeeper.ticks import TICK_MS
 
 SHEETS_MAX: Final = 1_024
 CHAPTER_MS: Final = 15 * 60_000
@@ -104,7 +104,8 @@ class OrgLog:
         self._sheets_max = sheets_max
         self._note_others = note_others
         self.org_id = org_id
-        self._book: Book | None = None
+        self.known: Book | None = None
+        """``None`` before the first reading."""
         self._synced_ms = 0
         self._losses = 0
         self.others = 0
@@ -114,31 +115,26 @@ class OrgLog:
 
     @property
     def book(self) -> Book:
-        if self._book is None:
+        if self.known is None:
             raise LookupError("the log was not read")
-        return self._book
-
-    @property
-    def known(self) -> Book | None:
-        """``None`` before the first reading."""
-        return self._book
+        return self.known
 
     async def read(self) -> Book:
         async with self._lock:
             await self._read()
             return self.book
 
-    async def prepare(self, keys: Collection[Key] = ()) -> Book:
-        """Make the book ready for the next sheet, which needs the items of these accounts.
+    async def prepare(self, keys: Collection[Key] = ()) -> Draft:
+        """Begin the next sheet, which needs the items of these accounts.
 
         A chapter that is long enough is sealed.
         """
         async with self._lock:
-            if self._book is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
+            if self.known is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
                 await self._read()
             await self._seal_if_long()
         await self.read_items(keys)
-        return self.book
+        return Draft(self.book, self._clock.now_ms(), self._random.randbytes(NONCE_BYTES))
 
     async def read_items(self, keys: Collection[Key]) -> None:
         missing = self.book.unread(keys)
@@ -167,9 +163,6 @@ class OrgLog:
                     return found
         raise ContendedError("chapters were filed while accounts were read; try again")
 
-    def draft(self) -> Draft:
-        return Draft(self.book, self._clock.now_ms(), self._random.randbytes(NONCE_BYTES))
-
     async def append(
         self, draft: Draft, operations: Sequence[Write] = (), send: Send | None = None
     ) -> None:
@@ -179,17 +172,17 @@ class OrgLog:
         operation was refused. ``send`` applies the transaction instead of the store.
         """
         async with self._lock:
-            if draft.book is not self._book or draft.position != draft.book.next:
+            if draft.book is not self.known or draft.position != draft.book.next:
                 raise SheetTakenError  # it was read on meanwhile
             sheet = draft.sheet()
             attributes = {**draft.attributes, **sheet_attributes(self.org_id, sheet)}
             await self._write(draft.position, sheet, attributes, operations, send)
 
     def file_in_background(self) -> None:
-        book = self._book
-        if book is None or self._filing is not None or not book.sealed():
+        book = self.known
+        if book is None or self._filing is not None or len(book.chapters) == 1:
             return
-        sealed_ms = book.sealed()[0].sealed_ms or 0
+        sealed_ms = book.chapters[0].sealed_ms or 0
         if self._clock.monotonic_ms() - sealed_ms >= FILE_AFTER_MS:
             self._begin_filing(book)
 
@@ -198,25 +191,25 @@ class OrgLog:
             await asyncio.wait([self._filing])
 
     def expires_at_epoch(self, now_ms: int) -> int:
-        region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
+        region_secs = (now_ms - now_ms % TICK_MS) // 1000
         return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
 
     async def _read_accounts(self, keys: Sequence[Key]) -> dict[Key, OpenAccounts]:
         """Read these items; nothing if it is uncertain which chapters they contain."""
         book, generation = self.book, self.book.generation
         found = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
-        if self._book is not book or book.generation != generation:
+        if self.known is not book or book.generation != generation:
             return {}  # a chapter may be neither in them nor here
         pairs = zip(keys, found, strict=True)
         return {key: book.with_unfiled(key, item) for key, item in pairs}
 
     async def _read(self) -> None:
         """Read on to the end; read all of it if the log has moved past the known part."""
-        now_ms, book = self._clock.monotonic_ms(), self._book
+        now_ms, book = self._clock.monotonic_ms(), self.known
         if book is None or now_ms - self._synced_ms > STALE_MS:
             first = await self._find_first()
             if book is None or first.name > book.next.chapter.name:
-                self._book = book = Book(self.org_id, first)
+                self.known = book = Book(self.org_id, first)
             else:
                 book.drop_before(first)  # others have filed them
         await self._catch_up(book)
@@ -264,7 +257,9 @@ class OrgLog:
                 self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
-        book.next = Position(book.next.chapter, number_of(item))
+        number = number_of(item)
+        if number != book.next.number:
+            book.next = Position(book.next.chapter, number)
         sheet = sheet_from(self.org_id, item)
         book.fold(sheet, self._clock.monotonic_ms())
         self._note_others(sheet.outcomes)
@@ -345,7 +340,7 @@ class OrgLog:
 
     async def _seal_if_long(self) -> None:
         book, now_ms = self.book, self._clock.now_ms()
-        chapter, number = book.next
+        chapter, number = book.next.chapter, book.next.number
         age_ms = now_ms - chapter.began_ms
         if number < self._sheets_max and age_ms < CHAPTER_MS:
             return
@@ -366,7 +361,7 @@ class OrgLog:
         except SheetTakenError:
             return
         except TransactionCancelledError:  # another writer has continued the log
-            self._book = None
+            self.known = None
             await self._read()
             return
         if moves:

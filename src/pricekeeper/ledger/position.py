@@ -12,7 +12,9 @@ chapter's salt ``s``, which differs between organisations.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from pricekeeper.ticks import REGION_DIGITS, TICK_MS, region_at
 
@@ -28,20 +30,19 @@ _LAST_IN_REGION: Final = 0xF
 _VARIANT: Final = "8"
 
 
-class Chapter(NamedTuple):
+class Chapter(msgspec.Struct, frozen=True):
     """A run of sheets in one partition."""
 
     name: str
     """Its region and one more digit; names of consecutive chapters rise."""
     salt: str
+    region: str = ""
+    began_ms: int = 0
 
-    @property
-    def region(self) -> str:
-        return self.name[:REGION_DIGITS]
-
-    @property
-    def began_ms(self) -> int:
-        return int(self.region, 16) * TICK_MS
+    def __post_init__(self) -> None:
+        region = self.name[:REGION_DIGITS]
+        msgspec.structs.force_setattr(self, "region", region)
+        msgspec.structs.force_setattr(self, "began_ms", int(region, 16) * TICK_MS)
 
     @property
     def text(self) -> str:
@@ -71,20 +72,19 @@ def begin_chapter(epoch_ms: int, salt: int) -> Chapter:
     return Chapter(f"{region_at(epoch_ms)}0", _salt_text(salt))
 
 
-class Position(NamedTuple):
+class Position(msgspec.Struct, frozen=True):
     """The position of one sheet."""
 
     chapter: Chapter
     number: int
+    prefix: str = ""
+    sort_key: str = ""
 
-    @property
-    def sort_key(self) -> str:
-        return self.prefix + self.chapter.salt
-
-    @property
-    def prefix(self) -> str:
+    def __post_init__(self) -> None:
         high, low = self.number >> 8, self.number & 0xFF
-        return f"{SHEET}{self.chapter.name}{high:03x}{_VARIANT}{low:02x}"
+        prefix = f"{SHEET}{self.chapter.name}{high:03x}{_VARIANT}{low:02x}"
+        msgspec.structs.force_setattr(self, "prefix", prefix)
+        msgspec.structs.force_setattr(self, "sort_key", prefix + self.chapter.salt)
 
     @property
     def next(self) -> Position:

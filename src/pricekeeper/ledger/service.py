@@ -27,7 +27,7 @@ from pricekeeper.ledger.book import Book, OpenAccounts
 from pricekeeper.ledger.draft import AnyCommand, Command, Decision, Draft, Send
 from pricekeeper.ledger.log import SHEETS_MAX, OrgLog
 from pricekeeper.ledger.meter import LedgerMeter
-from pricekeeper.ledger.worker import Pace, Worker
+from pricekeeper.ledger.worker import Worker
 from pricekeeper.storage import Key, Store, Write, query_items
 
 LOGS_MAX: Final = 5_000
@@ -62,9 +62,8 @@ class Ledger:
         self.random = randomness or Random()  # noqa: S311  # spreads, no secret
         self.meter = LedgerMeter()
         self.observers: list[Callable[[Iterable[str]], None]] = []
-        self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
-        self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
-        self._workers: dict[str, Worker] = {}
+        self._workers: BoundedCache[str, Worker] = BoundedCache(LOGS_MAX)
+        self._busy: dict[str, Worker] = {}
         self.accounts_for = AccountMemory().find
         """Cached; reads no store."""
         self._open: BoundedCache[AccountKey, bool] = BoundedCache(OPEN_MAX)
@@ -134,37 +133,19 @@ class Ledger:
         return {key: found[key] for key in listed}
 
     def log_of(self, org_id: str) -> OrgLog:
-        log = self._logs.get(org_id)
-        if log is None:
-            log = OrgLog(
-                self._store,
-                self._clock,
-                self.random,
-                self.meter,
-                org_id,
-                retention_days=self._retention_days,
-                sheets_max=self._sheets_max,
-                note_others=self._note_others,
-            )
-            self._logs.put(org_id, log)
-        return log
+        return self._worker_of(org_id).log
+
+    def known_book(self, org_id: str) -> Book | None:
+        """``None`` before the first reading."""
+        worker = self._workers.peek(org_id)
+        return None if worker is None else worker.log.known
 
     async def read_book(self, org_id: str) -> Book:
         return await self.log_of(org_id).read()
 
     def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
         """A command that ``follows`` from an accepted one is never refused for lack of room."""
-        worker = self._workers.get(org_id)
-        if worker is None:
-            pace = self._paces.get(org_id)
-            if pace is None:
-                pace = Pace()
-                self._paces.put(org_id, pace)
-            worker = Worker(
-                self.log_of(org_id), self._clock, self.random, pace, lambda: self._end(org_id)
-            )
-            self._workers[org_id] = worker
-        worker.submit(command, follows=follows)
+        self._worker_of(org_id).submit(command, follows=follows)
 
     async def carry_out(self, org_id: str, command: Command[_T]) -> _T:
         self.submit(org_id, command)
@@ -177,24 +158,36 @@ class Ledger:
         await self.carry_out(org_id, PostRecords(debits, operations, send))
 
     async def close(self) -> None:
-        while True:
-            for worker in self._workers.values():
+        while self._busy:
+            for worker in self._busy.values():
                 worker.hurry()
-            tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
-            if not tasks:
-                break
-            await asyncio.wait(tasks)
-        for org_id in list(self._logs):
-            log = self._logs.peek(org_id)
-            if log is not None:
-                await log.close()
+            tasks = [worker.task for worker in self._busy.values()]
+            await asyncio.wait(filter(None, tasks))
+        for org_id in list(self._workers):
+            known = self._workers.peek(org_id)
+            if known is not None:
+                await known.log.close()
 
     def _note_others(self, authorization_ids: Collection[str]) -> None:
         for observer in self.observers:
             observer(authorization_ids)
 
-    def _end(self, org_id: str) -> None:
-        self._workers.pop(org_id, None)
+    def _worker_of(self, org_id: str) -> Worker:
+        worker = self._busy.get(org_id) or self._workers.get(org_id)
+        if worker is None:
+            log = OrgLog(
+                self._store,
+                self._clock,
+                self.random,
+                self.meter,
+                org_id,
+                retention_days=self._retention_days,
+                sheets_max=self._sheets_max,
+                note_others=self._note_others,
+            )
+            worker = Worker(log, self._clock, self.random, self._busy)
+            self._workers.put(org_id, worker)
+        return worker
 
     async def _open_one(self, account: BudgetAccount) -> None:
         items = await self.read_items(account.org_id, [account.key])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from random import Random
 from typing import Final
@@ -49,15 +49,14 @@ _AT_ONCE: Final = 16
 class Worker:
     """Decides and writes the commands of one organisation."""
 
-    def __init__(
-        self, log: OrgLog, clock: Clock, random: Random, pace: Pace, end: Callable[[], None]
-    ) -> None:
-        self._log = log
+    def __init__(self, log: OrgLog, clock: Clock, random: Random, busy: dict[str, Worker]) -> None:
+        """It is in ``busy`` while it has commands."""
+        self.log = log
         self._clock = clock
         self._random = random
-        self._pace = pace
-        self._end = end
-        self._others = log.others
+        self._busy = busy
+        self._pace = Pace()
+        self._others = 0
         """Sheets of other writers at the worker's last write."""
         self._waiting: deque[AnyCommand] = deque()
         self._awaited = 0
@@ -76,6 +75,8 @@ class Worker:
             self._awaited += 1
             self._stop_lingering()
         if self.task is None:
+            self._busy[self.log.org_id] = self
+            self._others = self.log.others
             self.task = asyncio.create_task(self._run(), name="pricekeeper-ledger")
 
     def hurry(self) -> None:
@@ -88,15 +89,17 @@ class Worker:
                 await self._linger()
                 await asyncio.sleep(0)  # what comes in this turn of the loop is decided with it
                 await self._carry_out(self._take())
-                self._log.file_in_background()
+                self.log.file_in_background()
                 await self._leave_room()
         except BaseException as error:
-            for command in self._waiting:
-                command.fail(error)
+            while self._waiting:
+                self._waiting.popleft().fail(error)
+            self._awaited = 0
             raise
         finally:
+            self._hurries = False
             self.task = None
-            self._end()
+            del self._busy[self.log.org_id]
 
     async def _linger(self) -> None:
         if self._awaited or self._hurries or len(self._waiting) >= COMMANDS_MAX:
@@ -154,8 +157,7 @@ class Worker:
     async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:
         left, is_fresh, attempts, errands = list(commands), False, 0, 0
         while left:
-            await self._prepare(left)
-            draft = self._log.draft()
+            draft = await self._prepare(left)
             writing, denied, is_sound = self._decide_all(draft, left)
             if not is_sound:
                 pass  # the next round is without the one that has failed
@@ -174,15 +176,15 @@ class Worker:
                 for command in denied:
                     command.deny()
             else:
-                await self._log.read()
+                await self.log.read()
                 is_fresh = True
             left = [command for command in left if not command.is_over]
 
-    async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
+    async def _prepare(self, commands: Sequence[AnyCommand]) -> Draft:
         if self._pace.must_look:
-            await self._log.read()
+            await self.log.read()
         keys = dict.fromkeys(chain.from_iterable(command.keys for command in commands))
-        await self._log.prepare(keys)
+        return await self.log.prepare(keys)
 
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
@@ -193,7 +195,7 @@ class Worker:
         operations = 0
         for command in commands:
             needed = max(1, len(command.operations))
-            if draft.is_full or (writing and operations + needed > OPERATIONS_MAX):
+            if writing and (draft.is_full or operations + needed > OPERATIONS_MAX):
                 break
             revision = draft.revision
             try:
@@ -218,7 +220,7 @@ class Worker:
         send: Send | None = writing[0].send
         began_ms = self._clock.monotonic_ms()
         try:
-            await self._log.append(draft, operations, send)
+            await self.log.append(draft, operations, send)
         except (SheetTakenError, ContendedError):
             return False
         except TransactionCancelledError as cancelled:
@@ -227,7 +229,7 @@ class Worker:
         except InvalidOperationError as failure:
             await self._divide(writing, failure)
             return False
-        others, self._others = self._log.others - self._others, self._log.others
+        others, self._others = self.log.others - self._others, self.log.others
         self._pace.note_sent(self._clock.monotonic_ms() - began_ms, others)
         for command in writing:
             command.note_written()
