@@ -52,7 +52,8 @@ def test_these_are_the_commands() -> None:
         "alerts list", "alerts channels", "alerts set", "alerts remove", "alerts test",
         "audit list", "audit verify", "audit export", "authorizations revoke",
         "prices show", "prices refresh", "prices check",
-        "migrate", "tables create", "tables status", "spool show", "spool flush",
+        "migrate", "tables create", "tables status", "tables show",
+        "spool show", "spool flush",
         "keys rotate", "keys new", "keys new-pepper",
     }  # fmt: skip
 

@@ -151,6 +151,7 @@ RUNS: dict[tuple[str, ...], Words] = {
     ("prices", "check"): lambda _: ("--source", "genai-prices"),
     ("tables", "create"): lambda _: (),
     ("tables", "status"): lambda _: (),
+    ("tables", "show"): lambda _: ("Config",),
     ("keys", "rotate"): lambda _: (),
     ("alerts", "list"): lambda _: (),
     ("alerts", "channels"): lambda cli: (channel(cli), ("--org", ORG))[1],

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -17,6 +18,7 @@ from pricekeeper.cli.drawing import Facts, Section, done, usd
 from pricekeeper.cli.opening import is_missing_file, open_local_store
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.tables import Column, listing, number
+from pricekeeper.cli.terminal import harmless_json
 from pricekeeper.cli.usage import limits
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import InvalidValueError, StoreMisconfiguredError
@@ -178,6 +180,48 @@ async def show_tables(settings: Settings) -> Output:
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
     return Output({"tables": found}, Section(Text("tables", "bold"), *parts), code)
+
+
+@store_command(tables, "show")
+async def show_items(
+    settings: Settings,
+    table: Annotated[str, argument("TABLE", "The table, such as DailyTotal.")],
+    *,
+    limit: Annotated[int, option("--limit N", "Items of each kind.", min=1, max=100)] = 1,
+    key: Annotated[
+        str | None, option("--key PK", "The item with this key, or items of this partition.")
+    ] = None,
+    sort: Annotated[str | None, option("--sort SK", "With --key: the item's sort key.")] = None,
+) -> Output:
+    """Show real items of a table as JSON: one of each kind, with secrets hidden.
+
+    It reads known partitions, never a whole table. Items that no other item names, such as revoked
+    tokens, need --key. docs/schema.md explains each table.
+
+    [dim]pricekeeper tables show DailyTotal --limit 3[/dim]
+    """
+    from pricekeeper.cli.readable_items import readable_item  # noqa: PLC0415
+    from pricekeeper.cli.table_items import TableItems  # noqa: PLC0415
+    from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
+    from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
+
+    named = {one.name.lower(): one for one in ALL_TABLES}.get(table.lower())
+    if named is None:
+        known = ", ".join(one.name for one in ALL_TABLES)
+        raise InvalidValueError("TABLE", f"must be one of {known}")
+    if sort is not None and (key is None or not named.sorted):
+        raise InvalidValueError("--sort", "needs --key, and a table with sort keys")
+    model_ids = tuple(one.bedrock_model_id for one in load_catalogue(settings.config_path))
+    now_ms = SystemClock().now_ms()
+    async with open_local_store(settings, any_format=True) as store:
+        items = TableItems(store, limit=limit, now_ms=now_ms, model_ids=model_ids)
+        found = await (items.find(named) if key is None else items.read_key(named, key, sort))
+    shown = [readable_item(named, item) for item in found]
+    text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+    picture = Text(harmless_json(text))
+    if not shown:
+        picture = Text("no other item names one; show an item by its key with --key PK", "dim")
+    return Output({"table": named.name, "items": shown}, picture)
 
 
 async def find_tables(store: Store) -> dict[str, bool]:
