@@ -14,6 +14,7 @@ from pricing.conftest import CARD, Quotes, a_catalogue, a_model, quoted, utc_day
 from stores import ShiftedClock
 
 DEARER = RateCard(input=6_000_000, output=30_000_000)
+TEN_TIMES = RateCard(input=30_000_000, output=150_000_000)
 
 
 @pytest.fixture
@@ -75,3 +76,44 @@ async def test_a_source_counts_before_the_file_whichever_was_written_first(
     book = book_of(store, time, model)
     assert await book.publish_file() == 0
     assert (await book.find_prices(model, day)).source == "pricing-cache:quotes-1"
+
+
+async def test_the_files_items_do_not_keep_a_source_from_filling_yesterday(
+    store: Store, time: ManualClock, model: Model, day: date
+) -> None:
+    """They only repeat the file, so for a source that day is empty."""
+    await PriceBook(
+        store, ManualClock(time.now_ms() - 86_400_000), a_catalogue(model)
+    ).publish_file()
+    book = book_of(store, time, model)
+
+    await book.refresh(Quotes({model.label: quoted(input=2_900_000)}))
+
+    prices = await book.find_prices(model, day - timedelta(days=1))
+    assert (prices.source, prices.table.default.input) == ("pricing-cache:quotes-1", 2_900_000)
+
+
+async def test_an_item_of_an_earlier_file_makes_no_price_suspicious(
+    store: Store, time: ManualClock, model: Model, day: date
+) -> None:
+    """A file with a slipped decimal point was published, then corrected."""
+    slipped = a_model(bedrock_model_id=model.bedrock_model_id, default_pricing=TEN_TIMES)
+    await book_of(store, time, slipped).publish_file()
+    book = book_of(store, time, model)
+
+    report = await book.refresh(Quotes({model.label: quoted(input=2_900_000)}))
+
+    assert not report.refused
+    assert (await book.find_prices(model, day)).source == "pricing-cache:quotes-1"
+
+
+async def test_a_source_that_agrees_with_the_file_is_named(
+    store: Store, time: ManualClock, model: Model, day: date
+) -> None:
+    """Its statement replaces the file's item though the prices are the same."""
+    await book_of(store, time, model).publish_file()
+    book = book_of(store, time, model)
+
+    await book.refresh(Quotes({model.label: model.table()}))
+
+    assert (await item_of(store, model, day))["source"] == "quotes-1"

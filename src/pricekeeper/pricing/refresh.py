@@ -47,6 +47,8 @@ from pricekeeper.values import ModelLabel
 CHANGE_FACTOR_MAX: Final = 5
 DAYS_AHEAD: Final = 1
 DAYS_BACK: Final = 1
+_IS_EMPTY: Final = ITEM_ABSENT | attr("source").eq(FILE)
+"""No source has stated a price for that day."""
 
 _Held: TypeAlias = dict[tuple[str, date], StatedPrices]
 _Outcome: TypeAlias = tuple[DayUpdate, ...] | RefusedPrices | UnmatchedModel | LeftAlone
@@ -72,7 +74,8 @@ async def refresh(
     asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
     days = _days(asked_at_epoch)
     held = await _read_held(store, models, days)
-    job = _Job(store, prices, asked_at_epoch, days, held)
+    stated = {key: one for key, one in held.items() if one.source != FILE}
+    job = _Job(store, prices, asked_at_epoch, days, stated)
     outcomes: dict[ModelLabel, _Outcome] = {
         model.label: await job.run(model, believe=model.label in accept_suspicious)
         for model in models
@@ -104,9 +107,8 @@ async def publish_file(store: Store, clock: Clock, catalogue: Catalogue) -> int:
             there = held.get((model.bedrock_model_id, day))
             if there is not None and (there.source != FILE or there.version == stated.version):
                 continue
-            condition = ITEM_ABSENT | attr("source").eq(FILE)
             with contextlib.suppress(ConditionFailedError):  # a source was faster
-                await store.put(Put(PRICING_CACHE, price_item(model, day, stated), condition))
+                await store.put(Put(PRICING_CACHE, price_item(model, day, stated), _IS_EMPTY))
                 written += 1
     return written
 
@@ -146,7 +148,7 @@ def _compare(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One refresh: the source's list, and the items of PricingCache before it."""
+    """One refresh: the source's list, and what sources stated in PricingCache before it."""
 
     store: Store
     prices: PriceList
@@ -221,7 +223,7 @@ class _Job:
         if held is not None and (held.version == stated.version or day < self.today):
             return False
         item = price_item(model, day, stated)
-        condition = ITEM_ABSENT if day < self.today else _may_replace(stated)
+        condition = _IS_EMPTY if day < self.today else _may_replace(stated)
         try:
             await self.store.put(Put(PRICING_CACHE, item, condition))
         except ConditionFailedError:
