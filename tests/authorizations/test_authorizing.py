@@ -35,6 +35,8 @@ from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.log import OrgLog
 from pricekeeper.ledger.position import begin_chapter
 from pricekeeper.metering import Outcome, Recorded, Refused, org_day
+from pricekeeper.metering.items import RETENTION_DAYS
+from pricekeeper.metering.moments import moment_key
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Enforcement, Freeze, Policy, RateLimit, Window
 from pricekeeper.values import AppId
@@ -151,6 +153,19 @@ async def test_the_same_id_is_the_same_grant(instance: Instance, clock: Settable
     assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
     captured = await instance.capture(policy, asked_as)
     assert captured.recorded.request_id == asked_as
+
+
+async def test_the_moment_of_a_failed_usage_record_lives_as_long_as_the_grant_of_its_id(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """Else the same id would be granted again days later."""
+    policy, asked_as = a_policy(budgets=(a_budget(),)), str(uuid.uuid4())
+    await instance.metering.poster.moments.mint(policy.org_id, [asked_as])
+    await instance.authorize(policy, authorization_id=asked_as)
+    moment = await store.get(*moment_key(policy.org_id, asked_as))
+    assert moment is not None
+    lives_secs = moment["expires_at_epoch"] - clock.now_ms() // 1000
+    assert lives_secs >= RETENTION_DAYS * 86_400
 
 
 async def test_a_repeat_is_not_denied_by_its_own_hold(

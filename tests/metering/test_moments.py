@@ -7,14 +7,25 @@ from collections import Counter
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
-from metering.conftest import LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
+from metering.conftest import (
+    CATALOGUE,
+    LABELS,
+    PREMIUM,
+    MeteringMaker,
+    a_policy,
+    a_usage,
+    stored,
+    told,
+)
 from minting import minted
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError, UnreadableItemError
-from pricekeeper.metering import Outcome
+from pricekeeper.metering import Aggregator, Metering, Outcome
 from pricekeeper.metering.journal import address_at, address_of, lanes_of
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.moments import moment_key
+from pricekeeper.metering.usage import MOMENT_LIFE_SECS
+from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Item, Put, Store, Update
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from stores import ShiftedClock
@@ -86,6 +97,8 @@ class _MomentOnly(FaultyStore):
         super().__init__(store, Interleaving(0), Faults())
 
     async def update(self, operation: Update) -> Item:
+        if operation.table is REQUEST_DEDUP:
+            return await super().update(operation)
         raise StoreUnavailableError(f"scripted: gone before {operation.key.pk}")
 
 
@@ -150,3 +163,74 @@ def test_no_id_with_a_time_has_the_place_of_one_without() -> None:
         assert len(digits) == 31
         rest = f"{digits[12:15]}-{digits[15:19]}-{digits[19:]}"
         assert address_of(f"{digits[:8]}-{digits[8:12]}-7{rest}") is None
+
+
+NEARLY_A_LIFE_MS = MOMENT_LIFE_SECS * 1000 - 2 * 3_600_000
+
+
+async def test_a_record_is_remembered_from_its_counting_on(
+    new_metering: MeteringMaker, store: Store, clock: ShiftedClock
+) -> None:
+    """A moment of a failed sending is old by then, and must not end before its record's time."""
+    policy, usage = a_policy(), a_usage(new_id())
+    with pytest.raises(StoreUnavailableError):
+        await new_metering(_MomentOnly(store), clock).record(policy, usage)
+    clock.shift_ms += NEARLY_A_LIFE_MS
+    metering = new_metering(store, clock)
+    first = await metering.record(policy, usage)
+    clock.shift_ms += NEARLY_A_LIFE_MS
+    again = await metering.record(policy, usage)
+    assert (first.outcome, again.outcome) == (Outcome.ACCEPTED, Outcome.DUPLICATE)
+
+
+async def test_a_record_on_a_page_older_than_all_that_are_kept_counts(
+    store: Store, clock: ShiftedClock
+) -> None:
+    """A caller repeated it for longer than that: its page is kept from the sending on."""
+    policy, usage, prices = a_policy(), a_usage(new_id()), PriceBook(store, clock, CATALOGUE)
+    for _ in range(3):
+        failing = Metering(_MomentOnly(store), clock, prices, retention_days=1)
+        with pytest.raises(StoreUnavailableError):
+            await failing.record(policy, usage)
+        clock.shift_ms += NEARLY_A_LIFE_MS
+    metering = Metering(store, clock, prices, retention_days=1)
+    answer = await metering.record(policy, usage)
+    await Aggregator(store, clock, retention_days=1).run_once()
+    assert (await stored(store, policy, answer.receipt.org_day)).requests == 1
+    await metering.close()
+
+
+class _OnePageFails(FaultyStore):
+    """Updates of pages of one region have no outcome, all others are refused."""
+
+    def __init__(self, store: Store, region: str) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self._region = f"#J#{region}#"
+
+    async def update(self, operation: Update) -> Item:
+        if self._region in operation.key.pk:
+            raise OutcomeUnknownError("scripted: no reply")
+        raise StoreUnavailableError("scripted: refused")
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+async def test_each_record_gets_the_failure_of_its_own_page(
+    new_metering: MeteringMaker, store: Store, clock: ShiftedClock, *, old_first: bool
+) -> None:
+    """Records of a batch whose moments differ: one may be counted, the other is certainly not."""
+    policy, old, new = a_policy(), a_usage(new_id()), a_usage(new_id())
+    with pytest.raises(StoreUnavailableError):
+        await new_metering(_MomentOnly(store), clock).record(policy, old)
+    item = await store.get(*moment_key(policy.org_id, old.request_id))
+    assert item is not None
+    clock.shift_ms += 200_000
+    metering = new_metering(
+        _OnePageFails(store, address_at(old.request_id, item["minted_ms"]).region), clock
+    )
+    batch = [old, new] if old_first else [new, old]
+    answers = await metering.record_many(policy, batch)
+    codes = {one.request_id: told(one) for one in answers}
+    assert codes == {
+        old.request_id: OutcomeUnknownError.code,
+        new.request_id: StoreUnavailableError.code,
+    }

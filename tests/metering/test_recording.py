@@ -312,7 +312,7 @@ def test_the_largest_record_is_one_write_unit() -> None:
     assert item_bytes(item | {address.name: encode_entry(entry), terms.name: terms.data}) < 1024
 
 
-async def test_an_id_without_a_time_is_remembered_for_two_days(world: World) -> None:
+async def test_an_id_without_a_time_is_remembered_for_four_days(world: World) -> None:
     """By its moment, which counts nothing by itself."""
     usage = a_usage()
     recorded = await world.record(usage)

@@ -16,6 +16,7 @@ from pricekeeper.metering.usage import (
     fingerprint,
     happened_at_ms,
 )
+from pricekeeper.metering.voiding import VOIDABLE_DAYS
 
 ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 NOW_MS = 1_768_000_000_000
@@ -94,10 +95,15 @@ def test_without_a_timestamp_it_happened_now() -> None:
     assert happened_at_ms(a_usage(), NOW_MS) == NOW_MS
 
 
-def test_a_receipt_outlives_every_moment_at_which_its_record_can_come_back() -> None:
+def test_a_moment_outlives_every_time_at_which_its_record_can_come_back() -> None:
     """Accepted 5 minutes early, a record can be accepted again until it is 24 hours old."""
     margin_secs = MOMENT_LIFE_SECS - (LATE_MS_MAX + AHEAD_MS_MAX) // 1000
-    assert margin_secs == 23 * 3600 + 55 * 60
+    assert margin_secs > 24 * 3600
+
+
+def test_a_moment_outlives_the_days_on_which_its_record_can_be_voided() -> None:
+    """A day begins 14 hours earlier in the easternmost zone than in UTC."""
+    assert MOMENT_LIFE_SECS > VOIDABLE_DAYS * 86_400 + 14 * 3600 + AHEAD_MS_MAX // 1000
 
 
 @pytest.mark.parametrize(

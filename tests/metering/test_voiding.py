@@ -22,6 +22,7 @@ from pricekeeper.ticks import TICK_MS, tick_of
 
 COST = 15_400
 NOON = 1_767_960_000_000
+NOON_TO_FINAL_MS = 60 * 3_600_000
 LANES = {"agg_shard_count": 32}
 """Four lanes, over which the pages of a region are spread."""
 BUDGET = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 10 * COST}
@@ -95,6 +96,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         assert (await service.provision("PUT", path, org)).status == 200
         made = await service.call("POST", "/auth/token", account.credentials)
         yield World(service, clock, account, made.json["access_token"])
+
+
+async def test_an_id_without_a_time_can_be_voided_until_its_day_is_final(world: World) -> None:
+    """Its moment is kept for longer than two days."""
+    request_id = await world.record(str(uuid.uuid4()))
+    world.clock.advance_ms(NOON_TO_FINAL_MS - 60_000)
+    assert (await world.void(request_id)).status == 200
 
 
 async def test_every_total_follows(world: World) -> None:

@@ -14,14 +14,26 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pricekeeper.clock import Clock
-from pricekeeper.errors import ConditionFailedError, StoreError, UnreadableItemError
+from pricekeeper.errors import ConditionFailedError, ContendedError, StoreError, UnreadableItemError
 from pricekeeper.metering.journal import Address, address_at
 from pricekeeper.metering.marking import Marks
 from pricekeeper.metering.usage import MOMENT_LIFE_SECS
-from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Store, Table, TypedItem
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Item,
+    Key,
+    Put,
+    Set,
+    Store,
+    Table,
+    TypedItem,
+    Update,
+    attr,
+)
 from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import EXPIRY
 
+SLACK_SECS: Final = 3_600
 _AT: Final = "minted_ms"
 
 
@@ -71,6 +83,8 @@ class Moments:
         """The address of each id, which has a moment from now on, or the error of its write.
 
         A moment lives until ``expires_at_epoch``, or for `MOMENT_LIFE_SECS`, whichever is later.
+        One that would end more than `SLACK_SECS` earlier is kept longer, since a record or claim
+        may follow long after the first use of its id.
         """
         now_ms = self._clock.now_ms()
         expires = max(expires_at_epoch, now_ms // 1000 + MOMENT_LIFE_SECS)
@@ -86,14 +100,33 @@ class Moments:
             try:
                 await self._store.put(put)
             except ConditionFailedError as refused:
-                return _address_or_error(request_id, dict(refused.item or {}))
-            except StoreError as failure:
-                try:
-                    await sendings.fail(failure)
-                except StoreError as error:
-                    return error
+                failure = await self._keep(dict(refused.item or {}), expires)
+                if failure is None:
+                    return _address_or_error(request_id, dict(refused.item or {}))
+            except StoreError as error:
+                failure = error
             else:
                 return address_at(request_id, now_ms)
+            try:
+                await sendings.fail(failure)
+            except StoreError as error:
+                return error
+
+    async def _keep(self, item: Item, expires: int) -> StoreError | None:
+        """Have a moment live until then, if it would end much earlier."""
+        ends = item.get(EXPIRY)
+        if type(ends) is not int or ends >= expires - SLACK_SECS or _AT not in item:
+            return None
+        same = attr(_AT).eq(item[_AT])
+        try:
+            await self._store.update(
+                Update(REQUEST_DEDUP, Key(str(item["PK"])), (Set(EXPIRY, expires),), same)
+            )
+        except ConditionFailedError as refused:
+            return ContendedError(f"the moment has just ended: {refused}")
+        except StoreError as error:
+            return error
+        return None
 
 
 def _address_or_error(request_id: str, item: Item) -> Address | StoreError:

@@ -53,7 +53,7 @@ from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.ticks import tick_of
+from pricekeeper.ticks import region_at, tick_of
 
 FULL_MAX: Final = 256
 Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
@@ -188,7 +188,8 @@ class Poster:
         posting = PostedRegion(first.org_id, first.place.region, first.lanes)
         sent_at_ms = self._clock.now_ms()
         await self.marks.mark(posting, sent_at_ms)
-        expires = self.marks.expires_at_epoch(posting.region)
+        # A moment may be older than the pages that are kept.
+        expires = self.marks.expires_at_epoch(max(posting.region, region_at(sent_at_ms)))
         written = [one.written(nonce, sent_at_ms) for one in left]
         update = page_update(key, written, expires)
         try:
@@ -237,7 +238,7 @@ class Poster:
     async def _post_on_pages(
         self, submissions: Sequence[Submission], depth: int, nonce: bytes, settle: Settle
     ) -> None:
-        """Write them to their pages of that depth. A failure does not stop the others."""
+        """Write them to their pages of that depth. A failure concerns its own page."""
         pages: dict[str, list[Submission]] = {}
         for one in submissions:
             pages.setdefault(one.place.digits[:depth], []).append(one)
@@ -245,8 +246,10 @@ class Poster:
             *(self._post_on_page(page, depth, nonce, settle) for page in pages.values()),
             return_exceptions=True,
         )
-        for failure in failures:
-            if failure is not None:
+        for page, failure in zip(pages.values(), failures, strict=True):
+            if isinstance(failure, StoreError):
+                settle([(one, failure) for one in page if one.waiting])
+            elif failure is not None:
                 raise failure
 
     async def _settle_own(

@@ -21,12 +21,12 @@ from pricekeeper.tags import check_tags
 
 LATE_MS_MAX: Final = 24 * 3_600_000
 AHEAD_MS_MAX: Final = 5 * 60_000
-MOMENT_LIFE_SECS: Final = 48 * 3_600
+MOMENT_LIFE_SECS: Final = 96 * 3_600
 """How long a request id without a time is remembered.
 
 A record is accepted until its timestamp is 24 h old, and the timestamp may be 5 min ahead. So it
-can be sent again, as new, for 24 h and 5 min; the rest is margin for clocks that differ and slow
-commits.
+can be sent again, as new, for 24 h and 5 min. It can be voided until its day is final: 86 h after
+the day begins in the easternmost zone. The rest is margin for clocks that differ and slow commits.
 """
 TEXT_LENGTH_MAX: Final = 2048
 

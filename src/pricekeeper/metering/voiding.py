@@ -166,9 +166,7 @@ class Voider:
         operations: tuple[Write, ...] = (
             void_marker_put(org.org_id, voided.note, expires),
             page_update(page, [written], expires),
-            void_note_put(
-                org.org_id, found.region, voided.note, self._marks.expires_at_epoch(found.region)
-            ),
+            void_note_put(org.org_id, found.region, voided.note, expires),
         )
         apply = partial(self._trail.apply, by, _change(org.org_id, voided))
         if accounts:
