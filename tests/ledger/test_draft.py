@@ -90,8 +90,8 @@ def test_the_same_errand_is_run_once_for_all_who_ask() -> None:
 
 def test_a_sheet_is_full_after_so_many_bytes_or_numbers() -> None:
     draft = a_draft()
-    draft.put("g0", b"x" * SHEET_BYTES_MAX)
-    draft.put("g0", b"x" * SHEET_BYTES_MAX)
+    draft.put({"g0": b"x" * SHEET_BYTES_MAX})
+    draft.put({"g0": b"x" * SHEET_BYTES_MAX})
     assert draft.is_full
     draft = a_draft()
     for _ in range(ON_SHEET_MAX - 1):

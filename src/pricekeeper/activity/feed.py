@@ -11,7 +11,7 @@ Bounds: `BYTES_MAX` of an item, `APPEND_ATTEMPTS` of one append, `AT_ONCE` appen
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -67,14 +67,12 @@ class Feed:
         self._clock = clock
         self.is_on = is_on
         self._buffer = EventBuffer()
+        self.news_of: Callable[[str], OrgNews | None] = self._buffer.of if is_on else _find_none
+        """``None`` if there is no room or no feed."""
         self._heads: dict[tuple[str, int], int] = {}
         self._incomplete: set[str] = set()
         self._all_incomplete = False
         self.meter = FeedMeter()
-
-    def news_of(self, org_id: str) -> OrgNews | None:
-        """``None`` if there is no room or no feed."""
-        return self._buffer.of(org_id) if self.is_on else None
 
     def note_denial(self, denial: Denial) -> None:
         if (news := self.news_of(denial.org_id)) is not None:
@@ -214,6 +212,10 @@ class Feed:
     def _note_failure(self, error: StoreError) -> None:
         self.meter.failed += 1
         _log.warning("feed_not_written", error=error.code)
+
+
+def _find_none(_: str) -> None:
+    return None
 
 
 def _new_nonce() -> bytes:

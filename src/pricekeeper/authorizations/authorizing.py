@@ -231,8 +231,7 @@ class Authorize(Command[Answer]):
             for account in candidate.chain.accounts
         ]
         data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
-        draft.put(f"{GRANT}{number}", data)
-        draft.put(terms.name, terms.data)
+        draft.put({f"{GRANT}{number}": data, terms.name: terms.data})
         if wanted.asked_as:
             draft.name(number, wanted.asked_as)
         granted = Authorization(

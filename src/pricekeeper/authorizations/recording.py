@@ -48,7 +48,6 @@ from pricekeeper.metering.marking import is_late
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
 from pricekeeper.tenants import Policy
-from pricekeeper.ticks import tick_of
 
 ATTEMPTS_MAX: Final = 4
 _PERMILLE: Final = 1_000
@@ -219,7 +218,7 @@ class Recording:
                 price_estimated=settlement.price_estimated,
                 accepted_at_ms=settlement.at_ms,
             )
-        if is_late(tick_of(receipt.accepted_at_ms), clock.now_ms()):
+        if is_late(receipt.accepted_at_ms, clock.now_ms()):
             await self._settler.poster.marks.request_repair_if_late(policy.org_id, [receipt])
         recorded = await self._metering.answer_on_sheet(
             policy, submission.request_id, receipt, accepted=settled.changed

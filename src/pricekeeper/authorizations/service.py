@@ -118,7 +118,7 @@ class Authorizations:
             self.meter,
             tokens,
             on_change=self._note_changed,
-            on_record=lambda _, records: metering.note_on_sheet(records),
+            on_record=metering.note_on_sheet,
         )
         self.recording = Recording(self._settler, metering, prices)
         self.expiry = Expiry(self._settler)

@@ -40,7 +40,6 @@ from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.marking import is_late
 from pricekeeper.metering.posting import Poster
 from pricekeeper.storage import Store
-from pricekeeper.ticks import tick_of
 
 REMEMBERED_MAX: Final = 100_000
 """A sweep finds the others."""
@@ -191,8 +190,9 @@ class Settler:
         if not settled.changed:
             return
         self.meter.settled[str(authorization.state)] += 1
-        if authorization.grant.terms.buckets:
-            self.tokens.give_back(tokens_beyond(action, authorization))
+        beyond = tokens_beyond(action, authorization)
+        if beyond:
+            self.tokens.give_back(beyond)
 
     def _seen(self, due: Due) -> Seen:
         """Its generation is `UNKNOWN` if this process has lost the log since."""
@@ -267,7 +267,7 @@ class Settle(Command[Settled]):
         if (
             self._on_failure is not None
             and settled.changed
-            and is_late(tick_of(settled.sent_at_ms), self._settler.clock.now_ms())
+            and is_late(settled.sent_at_ms, self._settler.clock.now_ms())
         ):  # the record may have missed the last sum of its tick: then it needs a repair
             self._report_failure(OutcomeUnknownError("the record may be missing from totals"))
         self.answer(settled)
@@ -333,6 +333,5 @@ def put_record(draft: Draft, submission: Submission) -> int:
     """Put a record on the sheet; returns its number."""
     number = draft.take_number()
     record = submission.written_on_sheet(number, draft.nonce, draft.now_ms)
-    draft.put(record.name, record.data)
-    draft.put(record.terms.name, record.terms.data)
+    draft.put({record.name: record.data, record.terms.name: record.terms.data})
     return number

@@ -33,7 +33,7 @@ class NewsTeller:
                 (
                     one.cost_usd_picos,
                     1,
-                    one.errors,
+                    int(one.is_error),
                     tokens.input_tokens,
                     tokens.output_tokens,
                     tokens.cache_read_tokens,
@@ -85,6 +85,6 @@ def _counted(submission: Submission) -> Counted:
         tokens.output_tokens,
         tokens.cache_read_tokens,
         tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-        bool(submission.errors),
+        submission.is_error,
         dict(terms.tags) if terms.tags else {},
     )

@@ -66,11 +66,12 @@ class SharedReadings(Generic[K, T]):
             with contextlib.suppress(Exception):  # the callers of that reading get its error
                 await flight
 
-    def outdate(self, key: K) -> None:
-        """Outdate earlier readings of the key: they lack a change."""
-        for reading in (self._made.peek(key), self._under_way.get(key)):
-            if reading is not None:
-                reading.is_outdated = True
+    def outdate(self, *keys: K) -> None:
+        """Outdate earlier readings of these keys: they lack a change."""
+        for key in keys:
+            for reading in (self._made.peek(key), self._under_way.get(key)):
+                if reading is not None:
+                    reading.is_outdated = True
 
     def _is_fresh(self, reading: _Reading[T], read: Read[T]) -> bool:
         rest_ms = read.work_us * REST_TIMES // 1000

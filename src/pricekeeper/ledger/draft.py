@@ -10,7 +10,7 @@ written, the errands run, and the commands are decided again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
@@ -21,7 +21,7 @@ from pricekeeper.errors import CancellationReason
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.position import ON_SHEET_MAX
 from pricekeeper.ledger.sheet import ItemChange, Sheet
-from pricekeeper.storage import Item, Key, Value, Write
+from pricekeeper.storage import Item, Key, Write
 
 SHEET_BYTES_MAX: Final = 200_000
 """Put by commands; an item has room for twice as much."""
@@ -110,11 +110,12 @@ class Draft:
         number, self._numbers = self._numbers, self._numbers + 1
         return number
 
-    def put(self, name: str, value: Value) -> None:
-        if name not in self.attributes:
-            self._bytes += len(name) + (len(value) if isinstance(value, (bytes, str)) else 8)
+    def put(self, attributes: Mapping[str, bytes]) -> None:
+        for name, value in attributes.items():
+            if name not in self.attributes:
+                self._bytes += len(name) + len(value)
         self.revision += 1
-        self.attributes[name] = value
+        self.attributes.update(attributes)
 
     def share(self, name: Hashable, make: Callable[[], _T]) -> _T:
         """Return what the first command of this draft made under this name."""

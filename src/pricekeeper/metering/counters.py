@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pricekeeper.pricing import split_micros
+from pricekeeper.pricing import PICOS_PER_MICRO
 
 
 class Account(NamedTuple):
@@ -59,7 +59,7 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd_micros(self) -> int:
-        return split_micros(self.cost_usd_picos)[0]
+        return self.cost_usd_picos // PICOS_PER_MICRO
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(

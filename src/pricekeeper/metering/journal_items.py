@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -59,7 +60,6 @@ _MARGIN_DAYS: Final = 2
 _MARKER: Final = re.compile(r"([^#]{1,100})#([0-9a-f]{8})#([0-9]{1,4})")
 _TICK: Final = re.compile(r"[0-9a-f]{8}")
 _REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
-_TAKEN: Final = attr(_WEIGHT)
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -122,11 +122,12 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
         weight += record.weight
     shared = [Set(name, data) for name, data in terms.items()]
     actions = (*written, *shared, Add(_WEIGHT, weight), Set(EXPIRY, expires_at_epoch))
-    return Update(USAGE_AGG_SHARDED, key, actions, And((*conditions, _has_room())))
+    return Update(USAGE_AGG_SHARDED, key, actions, And((*conditions, _weighs_less(FULL_WEIGHT))))
 
 
-def _has_room() -> Condition:
-    return _TAKEN.absent() | _TAKEN.lt(FULL_WEIGHT)
+@cache
+def _weighs_less(full_weight: int) -> Condition:
+    return attr(_WEIGHT).absent() | attr(_WEIGHT).lt(full_weight)
 
 
 def take_places_update(
@@ -138,12 +139,12 @@ def take_places_update(
     """
     conditions: list[Condition] = []
     for name, (before, _) in claims.items():
-        conditions.append(attr(name).absent() if before is None else attr(name).eq(before))
+        conditions.append(Not(Exists(name)) if before is None else attr(name).eq(before))
     fresh = sum(before is None for before, _ in claims.values())
     actions: list[Action] = [Set(name, after) for name, (_, after) in claims.items()]
     if fresh:
         actions.append(Add(_WEIGHT, fresh))
-        conditions.append(_has_room())
+        conditions.append(_weighs_less(FULL_WEIGHT))
     actions.append(Set(EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, tuple(actions), And(tuple(conditions)))
 

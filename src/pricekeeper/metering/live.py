@@ -162,8 +162,7 @@ class LiveSums:
 
     def note_counted(self, org_id: str) -> None:
         """Outdate readings: this process has counted something for the organisation."""
-        for key in (org_id, _ALL):
-            self._readings.outdate(key)
+        self._readings.outdate(org_id, _ALL)
 
     async def _register_values(
         self, reading: LiveReading, org_ids: Collection[str], tag_key: str

@@ -42,9 +42,9 @@ REPAIRED_MAX: Final = 50_000
 NONCE_BYTES: Final = 6
 
 
-def is_late(tick: int, now_ms: int) -> bool:
-    """Whether a record of that tick, answered now, may have missed the tick's last sum."""
-    return now_ms > (tick + 1) * TICK_MS + ANSWER_MS_MAX
+def is_late(sent_at_ms: int, now_ms: int) -> bool:
+    """Whether a record sent then, answered now, may have missed its tick's last sum."""
+    return now_ms > (sent_at_ms // TICK_MS + 1) * TICK_MS + ANSWER_MS_MAX
 
 
 class Sendings:
@@ -96,7 +96,7 @@ class Marks:
 
     def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
         tick = tick_of(sent_at_ms)
-        return (tick, posting) in self._marked and tick in self._ticks
+        return bool(self._marked.peek((tick, posting)) and self._ticks.peek(tick))
 
     async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
         tick = tick_of(sent_at_ms)
@@ -117,7 +117,7 @@ class Marks:
         late = {
             (org_id, receipt.fingerprint, receipt.accepted_at_ms): receipt.org_day
             for receipt in receipts
-            if is_late(tick_of(receipt.accepted_at_ms), now_ms)
+            if is_late(receipt.accepted_at_ms, now_ms)
         }
         asked_for = {key: day for key, day in late.items() if key not in self._repaired}
         expires = page_expires_at_epoch(region_at(now_ms), self.retention_days)

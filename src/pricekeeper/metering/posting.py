@@ -53,7 +53,7 @@ from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.submission import Posted, Submission
 from pricekeeper.storage import Item, Key, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.ticks import region_at, tick_of
+from pricekeeper.ticks import region_at
 
 FULL_MAX: Final = 256
 Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
@@ -256,7 +256,7 @@ class Poster:
         self, submissions: Sequence[Submission], nonce: bytes, sent_at_ms: int, settle: Settle
     ) -> None:
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
-        if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
+        if is_late(sent_at_ms, self._clock.now_ms()):
             await self.marks.request_repair_if_late(submissions[0].org_id, receipts)
         settle(
             [

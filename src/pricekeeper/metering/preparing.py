@@ -24,7 +24,6 @@ from pricekeeper.metering.journal import (
     Terms,
     address_of,
     encode_terms,
-    flags_of,
     lanes_of,
 )
 from pricekeeper.metering.receipt import SOURCE_LENGTH_MAX
@@ -171,7 +170,6 @@ class Preparer:
             stored_terms = encode_terms(terms)
         if charged.price_estimated:
             self._warn_of_estimate(policy, usage)
-        is_error = usage.status is UsageStatus.ERROR
         return Submission(
             policy.org_id,
             usage.request_id,
@@ -182,7 +180,8 @@ class Preparer:
             stored_terms,
             common.account,
             at_ms,
-            flags_of(is_error=is_error, is_estimated=charged.price_estimated),
+            usage.status is UsageStatus.ERROR,
+            charged.price_estimated,
             charged.cost_usd_picos,
             tokens,
             accounts,

@@ -14,7 +14,7 @@ import msgspec
 
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.metering.counters import Account, Total
-from pricekeeper.pricing import split_micros
+from pricekeeper.pricing import PICOS_PER_MICRO
 
 SOURCE_LENGTH_MAX: Final = 100
 """A longer price source is cut, so that a record without tags is under 1 KB: one write unit. Tags
@@ -66,7 +66,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd_micros(self) -> int:
-        return split_micros(self.receipt.cost_usd_picos)[0]
+        return self.receipt.cost_usd_picos // PICOS_PER_MICRO
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,8 @@ class Metering:
         accounts = await self.reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
-    def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
+    def note_on_sheet(self, _: str, records: Sequence[RecordOnSheet]) -> None:
+        """All are of one organisation."""
         self.meter.accepted += len(records)
         self._note_counted([record.submission for record in records])
         policies: dict[Account, Policy] = {}

@@ -17,8 +17,7 @@ from pricekeeper.metering.journal import (
     StoredTerms,
     Terms,
     encode_entry,
-    errors_of,
-    is_estimated,
+    flags_of,
     name_on_sheet,
     receipt_of,
     weight_of,
@@ -54,7 +53,8 @@ class Submission(msgspec.Struct, eq=False):
     stored_terms: StoredTerms
     account: Account
     happened_at_ms: int
-    flags: int
+    is_error: bool
+    price_estimated: bool
     cost_usd_picos: int
     tokens: TokenUsage
     budget_accounts: tuple[BudgetAccount, ...] = ()
@@ -66,15 +66,6 @@ class Submission(msgspec.Struct, eq=False):
     @property
     def weight(self) -> int:
         return weight_of(self.stored_terms)
-
-    @property
-    def errors(self) -> int:
-        """1 if the call failed."""
-        return errors_of(self.flags)
-
-    @property
-    def price_estimated(self) -> bool:
-        return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
         lane = 0 if self.address is None else self.address.lane(self.lanes)
@@ -110,7 +101,7 @@ class Submission(msgspec.Struct, eq=False):
             sent_at_ms,
             sent_at_ms - self.happened_at_ms,
             self.stored_terms.ref,
-            self.flags,
+            flags_of(is_error=self.is_error, is_estimated=self.price_estimated),
             self.cost_usd_picos,
             tokens.input_tokens,
             tokens.output_tokens,
@@ -141,7 +132,7 @@ def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]
         row[3] += tokens.cache_read_tokens
         row[4] += tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens
         row[5] += 1
-        row[6] += one.errors
+        row[6] += one.is_error
     return {account: Counters.of_amounts(row) for account, row in sums.items()}
 
 

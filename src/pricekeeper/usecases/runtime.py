@@ -14,7 +14,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
-from pricekeeper.pricing import Prices, split_micros
+from pricekeeper.pricing import PICOS_PER_MICRO, Prices
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.asking import Ask
@@ -181,7 +181,7 @@ def _daily_total_answer(
     org_day: str,
 ) -> wire.DailyTotalAnswer:
     """All records of one commit share it."""
-    spend_usd_micros, _ = split_micros(cost_usd_picos)
+    spend_usd_micros = cost_usd_picos // PICOS_PER_MICRO
     percent, mode = quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
     # Before the first aggregation: nothing was counted when the day began.
     told_ms = max(as_of_ms, day_start_ms(timezone, org_day))
