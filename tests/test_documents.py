@@ -83,3 +83,42 @@ def test_every_link_to_a_decision_finds_its_page() -> None:
     }
     known = {path.name for path in (DOCS / "adr").glob("0*.md")}
     assert [link for link in sorted(links) if link[1] not in known] == []
+
+
+STATEMENT = re.compile(r"^\| (.+) \| (works|differs|in part) \| (.+) \|$")
+
+
+def named_tests(path: Path) -> frozenset[str]:
+    return frozenset(name for name in functions_in(path) if name.startswith("test_"))
+
+
+def test_every_statement_of_the_documents_names_a_test_or_a_decision_that_exists() -> None:
+    """A row is a statement, its state, and what shows it; what differs has a reason or a test."""
+    text = (DOCS / "statements.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [line for line in rows if line != "| Statement | State | Shown by |"]
+    decisions = {int(path.name[:4]) for path in (DOCS / "adr").glob("0*.md")}
+    tests = {path: named_tests(path) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(rows) > 240
+    for line in rows:
+        row = STATEMENT.fullmatch(line)
+        assert row, line
+        for shown in row[3].split("; "):
+            if adr := re.fullmatch("ADR ([0-9]+)", shown):
+                assert int(adr[1]) in decisions, line
+                continue
+            named = re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", shown)
+            assert named, line
+            assert named[2] in tests.get(ROOT / "tests" / named[1], ()), line
+
+
+def test_the_page_about_tables_counts_the_statements() -> None:
+    """The numbers at its beginning are those of the list."""
+    rows = map(STATEMENT.fullmatch, (DOCS / "statements.md").read_text().splitlines())
+    states = [row[2] for row in rows if row]
+    told = re.search(
+        r"has (\d+) statements: (\d+) work, (\d+) differ, (\d+) ", (DOCS / "schema.md").read_text()
+    )
+    assert told
+    counts = [len(states), *map(states.count, ("works", "differs", "in part"))]
+    assert [int(number) for number in told.groups()] == counts
