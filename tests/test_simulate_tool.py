@@ -76,6 +76,6 @@ def test_whoever_interrupts_it_is_told_how_to_go_on() -> None:
 
 
 def test_a_planted_bug_is_found() -> None:
-    assert simulate.find_seed("metering", 3, "receipt and page apart") == 0
+    assert simulate.find_seed("metering", 3, "moment replaced") == 0
     assert simulate.find_seed("alerts", 3, "settled before it is sent") == 0
     assert simulate.find_seed("authorizations", 3, "hold beside the sheet") == 1

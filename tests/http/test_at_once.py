@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from exchanges import Written, exchange
 from http_fixtures import usage
 from in_loop_service import Service, register, serving
 from metering.scripted_store import Held, ScriptedStore, fails
+from minting import minted
 from pricekeeper.bootstrap import services
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
@@ -194,7 +196,8 @@ async def test_when_its_time_is_up_it_is_answered_once(
 
     Each answer belongs to its request, and each request has one access line.
     """
-    record, held, peer = usage(), world.hold(), await world.connect()
+    record = usage(request_id=minted(time.time_ns() // 1_000_000))
+    held, peer = world.hold(), await world.connect()
 
     async def fail_late(_: Any) -> None:
         async def fail() -> None:

@@ -1,6 +1,7 @@
 """Usage over a real socket where time passes or the store fails: served in this process."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 
 from http_fixtures import Tenant, store_url, usage
 from metering.scripted_store import ScriptedStore, fails
+from minting import minted
 from pricekeeper.bootstrap import services
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.http import runtime as batch
@@ -121,17 +123,18 @@ def test_a_batch_of_which_the_store_took_nothing_is_to_be_sent_again(
 def test_a_batch_of_which_the_store_took_a_part_says_when_to_send_the_rest(
     tenant: Tenant, wires: list[ScriptedStore]
 ) -> None:
-    """A hundred records are two transactions; one of them fails."""
+    """A hundred records of two moments are two updates; one of them fails."""
     tenant.record()
-    batch = [usage() for _ in range(100)]
+    now_ms = time.time_ns() // 1_000_000
+    batch = [usage(request_id=minted(now_ms - 100 * (number % 2))) for number in range(100)]
     wires[-1].script.append(fails(StoreUnavailableError("scripted")))
     reply = tenant.record_many(*batch)
-    assert (reply.status, reply.json["accepted"], reply.json["failed"]) == (207, 2, 98)
+    assert (reply.status, reply.json["accepted"], reply.json["failed"]) == (207, 50, 50)
     codes = [result["code"] for result in reply.json["results"] if result["status"] == "failed"]
-    assert codes == ["STORE_UNAVAILABLE"] * 98
+    assert codes == ["STORE_UNAVAILABLE"] * 50
     assert int(reply.headers["retry-after"]) >= 1
     again = tenant.record_many(*batch)
-    assert (again.json["accepted"], again.json["duplicates"]) == (98, 2)
+    assert (again.json["accepted"], again.json["duplicates"]) == (50, 50)
     assert "retry-after" not in again.headers
 
 

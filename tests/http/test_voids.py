@@ -126,7 +126,7 @@ class TestUsage:
         request_id = new_id()
         record(shop, request_id)
         corrected = void(shop, request_id).json["correction_id"]
-        assert (void(shop, corrected).status, void(shop, "x").status) == (404, 400)
+        assert (void(shop, corrected).status, void(shop, "x").status) == (409, 400)
         absent = void(shop, new_id())
         assert (absent.status, absent.code) == (404, "NOT_FOUND")
         assert void(Shop(other), request_id).code == "NOT_FOUND"
