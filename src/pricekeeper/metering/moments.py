@@ -82,9 +82,9 @@ class Moments:
     ) -> list[Address | StoreError]:
         """The address of each id, which has a moment from now on, or the error of its write.
 
-        A moment lives until ``expires_at_epoch``, but at least for `MOMENT_LIFE_SECS`. One that would
-        end more than `SLACK_SECS` earlier is kept longer, since a record or claim may follow long
-        after the first use of its id.
+        A moment lives until ``expires_at_epoch``, but at least for `MOMENT_LIFE_SECS`. One that
+        would end more than `SLACK_SECS` earlier is kept longer, since a record or claim may follow
+        long after the first use of its id.
         """
         now_ms = self._clock.now_ms()
         expires = max(expires_at_epoch, now_ms // 1000 + MOMENT_LIFE_SECS)
