@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ from pricekeeper.budgets import ACCOUNTS
 from pricekeeper.client_ids import Client
 from pricekeeper.credentials.items import CLAIMABLE
 from pricekeeper.days import MS_PER_DAY, org_day
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.items import first_chapter, head_key
 from pricekeeper.metering.facets import MS_PER_HOUR
 from pricekeeper.metering.items import CHECKPOINT, partition_from, partitions_query
@@ -86,21 +88,22 @@ class TableItems:
         self._model_ids = model_ids
 
     async def find(self, table: Table) -> list[Item]:
-        """Items in the order of their keys."""
+        """Items in the order of their keys; an unreadable item on the way ends the search."""
         found: dict[Key, Item] = {}
         kinds: Counter[str] = Counter()
         reads = 0
-        async for kind, place in self._places(table):
-            room = self._limit - kinds[kind]
-            if room <= 0:
-                continue
-            reads += 1
-            if reads > READS_MAX:
-                break
-            for item in await self._read(table, place, room):
-                key = table.key_of(item)
-                kinds[kind] += key not in found
-                found[key] = item
+        with suppress(UnreadableItemError):
+            async for kind, place in self._places(table):
+                room = self._limit - kinds[kind]
+                if room <= 0:
+                    continue
+                reads += 1
+                if reads > READS_MAX:
+                    break
+                for item in await self._read(table, place, room):
+                    key = table.key_of(item)
+                    kinds[kind] += key not in found
+                    found[key] = item
         return [found[key] for key in sorted(found, key=lambda one: (one.pk, one.sk or ""))]
 
     def _places(self, table: Table) -> Places:
