@@ -502,7 +502,7 @@ CAUGHT_BY: dict[str, int] = {
     "own sheet not known again": 2,
     "sent again elsewhere": 178,
     "granted over another": 36,
-    "claimed over a record": 11,
+    "claimed over a record": 47,
     "claimed after the grant": 1,
     "claim reaches for ever": 1,
     "claim moved unseen": 1256,
