@@ -8,12 +8,14 @@ Prometheus metrics. Several workers share them in files, so one worker answers a
 from __future__ import annotations
 
 import os
+import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from math import inf, nan
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import (
@@ -24,7 +26,7 @@ from prometheus_client import (
     multiprocess,
 )
 from prometheus_client import Counter as Total
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from prometheus_client.values import ValueClass
@@ -43,6 +45,9 @@ from pricekeeper.telemetry import (
 )
 
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+READINGS_MAX: Final = 5
+"""Of files that are half written."""
+_HALF_WRITTEN: Final = (ValueError, RuntimeError, struct.error)
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 _US: Final = 1_000_000
@@ -143,6 +148,31 @@ def exposition_of(registry: CollectorRegistry) -> bytes:
     imitate the type line, because line ends are escaped.
     """
     return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
+
+
+def exposition_of_workers(folder: Path) -> bytes:
+    """The sum of what the workers wrote to a folder. They may write while it is read."""
+    for _ in range(READINGS_MAX - 1):
+        try:
+            return _read_workers(folder)
+        except _HALF_WRITTEN:
+            continue
+    return _read_workers(folder)
+
+
+def _read_workers(folder: Path) -> bytes:
+    registry = CollectorRegistry()
+    _WorkersFiles(registry, str(folder))  # type: ignore[no-untyped-call]
+    return exposition_of(registry)
+
+
+class _WorkersFiles(multiprocess.MultiProcessCollector):
+    """The workers' files without empty ones: a worker creates a file, and then extends it."""
+
+    def collect(self) -> Iterable[Metric]:
+        found = [str(one) for one in Path(self._path).glob("*.db") if one.stat().st_size]
+        merged: Iterable[Metric] = self.merge(found)  # type: ignore[no-untyped-call]
+        return merged
 
 
 @dataclass(slots=True)
@@ -250,9 +280,7 @@ class Metrics:
     def render_exposition(self) -> bytes:
         self.refresh()
         if MULTIPROCESS in os.environ:
-            shared = CollectorRegistry()
-            multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-            return exposition_of(shared)
+            return exposition_of_workers(Path(os.environ[MULTIPROCESS]))
         return exposition_of(self.registry)
 
     def _carry_histogram(self, family: Family, labels: tuple[str, ...], noted: Sizes) -> None:

@@ -23,14 +23,13 @@ from secrets import token_hex
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
-from prometheus_client import CollectorRegistry, multiprocess
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, PriceKeeperError
 from pricekeeper.http.edge import JSON
 from pricekeeper.http.gate import require_metrics_token
 from pricekeeper.http.incoming import Receive, Scope, Send
-from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
+from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of, exposition_of_workers
 from pricekeeper.http.operation import SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.wire.identity import Health
@@ -109,12 +108,7 @@ class SeveralWorkers:
 
     async def read_exposition(self) -> bytes:
         """The sum of what the workers wrote within the last seconds."""
-        return await asyncio.to_thread(self._collected)
-
-    def _collected(self) -> bytes:
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, path=str(self.folder))  # type: ignore[no-untyped-call]
-        return exposition_of(registry)
+        return await asyncio.to_thread(exposition_of_workers, self.folder)
 
 
 class MetricsListener:
