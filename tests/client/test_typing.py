@@ -11,6 +11,7 @@ from msgspec import UnsetType
 
 from pricekeeper.client import (
     Admin,
+    Api,
     AsyncPriceKeeper,
     Authorization,
     Lease,
@@ -84,3 +85,18 @@ def test_they_take_the_same_arguments(name: str) -> None:
     assert not inspect.iscoroutinefunction(waits)
     assert inspect.iscoroutinefunction(awaits) is (name != "call")
     assert waits.__doc__
+
+
+@pytest.mark.parametrize("kind", [Admin, Api])
+def test_a_method_shows_its_own_name_and_arguments(kind: type) -> None:
+    """So ``help`` and ``unittest.mock.create_autospec`` work with it."""
+    for name, method in methods(kind).items():
+        assert method.__name__ == name
+        assert method.__qualname__.endswith(f".{name}")
+        assert next(iter(inspect.signature(method).parameters)) == "self"
+    assert list(inspect.signature(Admin.freeze).parameters) == [
+        "self",
+        "org_id",
+        "app_id",
+        "reason",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import NoneType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar, cast
@@ -35,6 +36,12 @@ class Asking:
     """What `Admin` and `Api` share: operations over a transport."""
 
     _transport: Transport
+
+    def __init_subclass__(cls) -> None:
+        """Name the methods that `asks` and `lists` have made."""
+        for name, method in vars(cls).items():
+            if hasattr(method, "__signature__"):
+                method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
 
     def _own(self) -> dict[str, str]:
         """The parameters of paths that name the client itself."""
@@ -97,11 +104,10 @@ class Asking:
 def asks(stated: Operation[A] | Pair[A, A], arguments: Callable[P, Given]) -> Method[P, A]:
     """A client's method for an operation, which takes the parameters of ``arguments``."""
 
-    @functools.wraps(arguments)
     async def ask(self: Asking, /, *args: P.args, **kwargs: P.kwargs) -> A:
         return await self.ask(stated, arguments(*args, **kwargs))
 
-    ask.__doc__ = (stated.wide if isinstance(stated, Pair) else stated).summary
+    _describe(ask, arguments, stated.wide if isinstance(stated, Pair) else stated)
     return ask
 
 
@@ -110,7 +116,6 @@ def lists(
 ) -> Method[P, list[E]]:
     """As `asks`, for the entries of every page."""
 
-    @functools.wraps(arguments)
     async def ask(self: Asking, /, *args: P.args, **kwargs: P.kwargs) -> list[E]:
         given = arguments(*args, **kwargs)
 
@@ -119,8 +124,18 @@ def lists(
 
         return await read_every_page(read, entries_of)
 
-    ask.__doc__ = operation.summary
+    _describe(ask, arguments, operation)
     return ask
+
+
+def _describe(
+    ask: Callable[..., Any], arguments: Callable[..., Given], operation: Operation[Any]
+) -> None:
+    """Give a method its documentation, and its signature for ``help`` and for mocks."""
+    own = inspect.signature(arguments)
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    ask.__doc__ = operation.summary
+    ask.__signature__ = inspect.Signature([first, *own.parameters.values()])  # type: ignore[attr-defined]
 
 
 async def read_every_page(
