@@ -37,6 +37,22 @@ async def put_both(tenants: Tenants, org_id: OrgId) -> None:
     await tenants.put_app(org_id, APP, app_body(), BY)
 
 
+async def test_an_organisation_that_is_deleted_while_all_are_read_is_passed_over(
+    tenants: Tenants,
+) -> None:
+    """The others are read nevertheless."""
+    ids = sorted(new_org_id() for _ in range(2))
+    for org_id in ids:
+        await put_both(tenants, org_id)
+    read = list[Client]()
+    async for policy in tenants.read_all():
+        read.append(policy.client)
+        if policy.client == Client(ids[0]):
+            await tenants.delete_org(ids[0], BY)
+    own = [client for client in read if client.org_id in ids]
+    assert own == [Client(ids[0]), Client(ids[1]), Client(ids[1], APP)]
+
+
 class TestPut:
     async def test_creating_and_updating_are_told_apart(
         self, tenants: Tenants, org_id: OrgId

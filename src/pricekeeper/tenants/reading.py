@@ -8,6 +8,7 @@ it may be empty and have a next one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -183,9 +184,10 @@ class ClientReader:
         async for orgs in read_pages(self.list_orgs):
             for org in orgs.policies:
                 yield org
-                async for apps in read_pages(partial(self.list_apps, org.org_id)):
-                    for app in apps.policies:
-                        yield app
+                with suppress(NotFoundError):  # it was deleted meanwhile
+                    async for apps in read_pages(partial(self.list_apps, org.org_id)):
+                        for app in apps.policies:
+                            yield app
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         if client.app_id is None:
