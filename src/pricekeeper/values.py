@@ -26,6 +26,7 @@ _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 """Not ``.`` or ``..``, which many clients remove from a path."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _RANDOM_BITS: Final = 74
+_DIGITS_MAX: Final = 18
 
 
 def settings_tag(answer: Mapping[str, Any]) -> str:
@@ -81,6 +82,12 @@ def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
             field, "must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit"
         )
     return ModelLabel(text)
+
+
+def parse_whole(text: str) -> int | None:
+    """Parse ASCII digits; ``None`` for any other text, and for more than 18 digits."""
+    is_short = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if is_short else None
 
 
 def parse_reason(text: str, field: str = "reason") -> str:

@@ -308,7 +308,7 @@ class TestLists:
             "actor": ["actor="],
             "action": [f"action={'x' * 300}"],
             "to": ["to=2026-13-01", "to=9999-12-31"],
-            "limit": ["limit=0", "limit=101", "limit=x"],
+            "limit": ["limit=0", "limit=101", "limit=x", "limit=0000000011000"],
             "after": ["after=x"],
             "from": [
                 *("from=yesterday", "from=20260101", "from=1960-01-02&to=1960-01-01"),

@@ -24,7 +24,7 @@ from pricekeeper.settings import (
     CLIENT_UNAVAILABLE_MODELS,
     URL,
 )
-from pricekeeper.values import parse_app_id
+from pricekeeper.values import parse_app_id, parse_whole
 
 OnUnavailable = Literal["deny", "allow", "allow-within"]
 DEADLINE_MS: Final = 2_000
@@ -34,9 +34,10 @@ ALLOWANCE_MAX: Final = 10**15
 
 
 def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise SettingsError(name, "must be a whole number")
-    return int(text)
+    found = parse_whole(text)
+    if found is None:
+        raise SettingsError(name, "must be a whole number of at most 18 digits")
+    return found
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:

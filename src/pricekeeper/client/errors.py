@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from pricekeeper.errors import FieldError, PriceKeeperError, Violation, longest_wait_ms
+from pricekeeper.values import parse_whole
 
 _BODY_SHOWN_MAX = 120
 
@@ -239,7 +240,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceErr
 
 
 def _problem(status: int, retry_after: str, body: bytes) -> ServiceProblem:
-    secs = int(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    secs = parse_whole(retry_after)
     try:
         document = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:

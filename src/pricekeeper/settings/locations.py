@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import table
+from pricekeeper.values import parse_whole
 
 MEMORY: Final = ":memory:"
 PREFIX_DEFAULT: Final = "pricekeeper-"
@@ -238,13 +239,14 @@ def parse_listen_address(text: str | None) -> ListenAddress | None:
         return None
     host, named, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _PORT_MAX:
+    number = parse_whole(port) or 0
+    if not 0 < number <= _PORT_MAX:
         raise SettingsError(
             table.METRICS_PORT, f"{text!r}: want PORT or ADDRESS:PORT, such as 9464"
         )
     if named and (not bare or (":" in bare and bare == host)):
         raise SettingsError(table.METRICS_PORT, f"{text!r}: want ADDRESS:PORT, such as [::1]:9464")
-    return ListenAddress(bare or LOOPBACK, int(port))
+    return ListenAddress(bare or LOOPBACK, number)
 
 
 _FILE: Final = "file:"

@@ -27,6 +27,7 @@ from pricekeeper.settings.locations import (
     parse_secret_location,
     parse_store_location,
 )
+from pricekeeper.values import parse_whole
 
 _DEFAULTS: Final = {one.name: one.default for one in table.SETTINGS}
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -128,11 +129,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         return _one_of(name, text(name), *options)
 
     def whole(name: str, allowed: range) -> int:
-        number = text(name)
-        if not number.isascii() or not number.isdigit() or int(number[:9]) not in allowed:
-            message = f"{number!r} is no number from {allowed[0]} to {allowed[-1]}"
+        number = parse_whole(text(name))
+        if number is None or number not in allowed:
+            message = f"{text(name)!r} is no number from {allowed[0]} to {allowed[-1]}"
             raise SettingsError(name, message)
-        return int(number)
+        return number
 
     def secret(name: str) -> SecretLocation | None:
         return parse_secret_location(name, given.get(name, ""), region)
@@ -239,13 +240,14 @@ def _api_limits(text: str) -> Mapping[str, int]:
     for change in filter(None, (part.strip() for part in text.split(","))):
         if change.lower() == "on":
             continue
-        name, _, number = change.partition("=")
-        if name not in API_LIMITS_PER_MINUTE or not number.isascii() or not number.isdigit():
+        name, _, stated = change.partition("=")
+        number = parse_whole(stated)
+        if name not in API_LIMITS_PER_MINUTE or number is None:
             known = ", ".join(sorted(API_LIMITS_PER_MINUTE))
             raise SettingsError(
                 table.API_RATE_LIMITS, f"{change!r}: want NAME=NUMBER, NAME of {known}"
             )
-        limits[name] = int(number)
+        limits[name] = number
     return {name: number for name, number in limits.items() if number}
 
 

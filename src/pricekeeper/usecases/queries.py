@@ -13,6 +13,7 @@ from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedErro
 from pricekeeper.metering import day_start_ms
 from pricekeeper.metering.facets import MS_PER_HOUR
 from pricekeeper.telemetry.logs import contains_secret
+from pricekeeper.values import parse_whole
 from pricekeeper.wire.values import parse_timestamp
 
 End = date | int
@@ -81,9 +82,10 @@ def parse_end(text: str) -> End:
 
 def parse_limit(text: str, most: int) -> int:
     """Parse the number of entries per page."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+    found = parse_whole(text) or 0
+    if not 1 <= found <= most:
         raise InvalidValueError("limit", f"must be from 1 to {most}")
-    return int(text)
+    return found
 
 
 def parse_tag(text: str) -> tuple[str, str]:
