@@ -23,7 +23,7 @@ from pricekeeper.metering import Aggregator, Metering, Outcome
 from pricekeeper.metering.journal import address_at, address_of, lanes_of
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
-from pricekeeper.metering.moments import moment_key
+from pricekeeper.metering.moments import MOMENTS_AT_ONCE, moment_key
 from pricekeeper.metering.usage import MOMENT_LIFE_SECS
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Item, Put, Store, Update
@@ -234,3 +234,39 @@ async def test_each_record_gets_the_failure_of_its_own_page(
         old.request_id: OutcomeUnknownError.code,
         new.request_id: StoreUnavailableError.code,
     }
+
+
+class _Crowd(FaultyStore):
+    """Notes whose moments are written, and how many at once."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self.order: list[str] = []
+        self.at_once = self.at_once_max = 0
+
+    async def put(self, operation: Put) -> None:
+        if operation.table is not REQUEST_DEDUP:
+            await self._store.put(operation)
+            return
+        self.order.append(operation.key.pk.split("#")[1])
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        await asyncio.sleep(0)
+        try:
+            await self._store.put(operation)
+        finally:
+            self.at_once -= 1
+
+
+async def test_batches_leave_connections_to_others_and_take_turns(
+    new_metering: MeteringMaker, store: Store, clock: ShiftedClock
+) -> None:
+    """Else a batch of a hundred moments takes all connections to the store."""
+    crowd, (busy, quiet) = _Crowd(store), (a_policy(), a_policy())
+    metering = new_metering(crowd, clock)
+    await asyncio.gather(
+        metering.record_many(busy, [a_usage(new_id()) for _ in range(100)]),
+        metering.record(quiet, a_usage(new_id())),
+    )
+    assert crowd.at_once_max == MOMENTS_AT_ONCE
+    assert crowd.order.index(quiet.org_id) <= 2 * MOMENTS_AT_ONCE

@@ -4,7 +4,7 @@ The first use of such an id writes its moment to RequestDedup, if there is none,
 Every other use reads that moment. The record is then on the page of the moment, named by a hash of
 the id. A moment alone counts nothing.
 
-Bounds: as many writes at once as ids are asked for together; `SENDINGS_MAX` sendings of each.
+Bounds: `MOMENTS_AT_ONCE` writes at once, in turns by organisation; `SENDINGS_MAX` sendings of each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import FairSlots
 from pricekeeper.errors import ConditionFailedError, ContendedError, StoreError, UnreadableItemError
 from pricekeeper.metering.journal import Address, address_at
 from pricekeeper.metering.marking import Marks
@@ -34,6 +35,8 @@ from pricekeeper.storage.tables import REQUEST_DEDUP
 from pricekeeper.storage.values import EXPIRY
 
 SLACK_SECS: Final = 3_600
+MOMENTS_AT_ONCE: Final = 24
+"""A batch has a hundred, and an instance 64 connections to DynamoDB."""
 _AT: Final = "minted_ms"
 
 
@@ -56,6 +59,7 @@ class Moments:
         self._store = store
         self._clock = clock
         self._marks = marks
+        self._slots = FairSlots(MOMENTS_AT_ONCE)
 
     async def complete(
         self, org_id: str, addresses: Mapping[str, Address | None]
@@ -98,7 +102,7 @@ class Moments:
         sendings = self._marks.sendings(doubt=False)
         while True:  # at most `SENDINGS_MAX` times
             try:
-                await self._store.put(put)
+                await self._put(org_id, put)
             except ConditionFailedError as refused:
                 failure = await self._keep(dict(refused.item or {}), expires)
                 if failure is None:
@@ -111,6 +115,13 @@ class Moments:
                 await sendings.fail(failure)
             except StoreError as error:
                 return error
+
+    async def _put(self, org_id: str, put: Put) -> None:
+        await self._slots.acquire(org_id)
+        try:
+            await self._store.put(put)
+        finally:
+            self._slots.release()
 
     async def _keep(self, item: Item, expires: int) -> StoreError | None:
         """Have a moment live until then, if it would end much earlier."""
