@@ -44,4 +44,5 @@ def exchange(
     return Exchange(
         whole, transport, flow, log, [], lambda: None, set() if tasks is None else tasks,
         connections=Connections(1, 1), offer_place=lambda: None, keep_alive=keep_alive,
+        held_bytes=0,
     )  # fmt: skip

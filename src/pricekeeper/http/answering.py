@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import structlog
 
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
@@ -31,7 +32,6 @@ from pricekeeper.http.operation import (
     Call,
     Reply,
     Stream,
-    encode_body,
 )
 from pricekeeper.http.problems import problem_of
 
@@ -46,6 +46,7 @@ _USUAL: Final = (
     render_lines(SECURITY) + b"content-type: %b\r\nx-request-id: %%b\r\ncontent-length: %%d\r\n"
 ) % JSON_TYPE
 _LIMIT_HEADERS: Final = 3
+_encode: Final = msgspec.json.Encoder().encode
 _LIMITED: Final = b"%b: %b\r\n" * _LIMIT_HEADERS + _USUAL
 
 
@@ -117,14 +118,14 @@ def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: 
     return exchange.write_whole(answer.status, _headers(answer, body, call), body or b"")
 
 
-async def send_answer(exchange: Exchange, answer: Answer, call: Call) -> None:
-    """Send an encoded answer or the parts of a stream."""
+async def send_answer(exchange: Exchange, answer: Answer, body: bytes | None, call: Call) -> None:
+    """Send an answer with this body, or the parts of a stream."""
     if answer.stream is not None:
         await _stream(exchange, answer.stream, answer, call)
-        return
-    await exchange.drain()
-    if not write_at_once(exchange, answer, answer.body, call):
-        raise RuntimeError("the answer could not be written")
+    elif not write_at_once(exchange, answer, body, call):
+        await exchange.drain()
+        if not write_at_once(exchange, answer, body, call):
+            raise RuntimeError("the answer could not be written")
 
 
 def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes, bytes]]:
@@ -170,24 +171,31 @@ async def answer_with(
     """Send the result of ``work``, or the problem that it raised, and note it."""
     status, elapsed_us = CALLER_LEFT, None
     try:
-        answer = await _answer_of(call, work)
+        answer, body = await _answer_of(call, work)
         status = answer.status
         if answer.stream is not None:
             elapsed_us = _us_since(started_ns)
-        await send_answer(exchange, answer, call)
+        await send_answer(exchange, answer, body, call)
     except CallerLeftError:
         status = CALLER_LEFT
     finally:  # also if the server cancels it
         note(call, route, status, _us_since(started_ns) if elapsed_us is None else elapsed_us)
 
 
-async def _answer_of(call: Call, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def _answer_of(call: Call, work: Coroutine[Any, Any, Answer]) -> tuple[Answer, bytes | None]:
     try:
-        return (await work).encoded()
+        answer = await work
+        return answer, _encoded_body(answer)
     except CallerLeftError:
         raise
     except Exception as error:  # noqa: BLE001 - it is answered and logged
-        return problem_answer(call, error)
+        answer = problem_answer(call, error)
+        return answer, answer.body
+
+
+def _encoded_body(answer: Answer) -> bytes | None:
+    body = answer.body
+    return body if body is None or type(body) is bytes else _encode(body)
 
 
 def _us_since(started_ns: int) -> int:
@@ -224,7 +232,7 @@ class RequestAtOnce:
         if self.is_answered:
             return
         try:
-            body = encode_body(answer)
+            body = _encoded_body(answer)
             if not write_at_once(self._exchange, answer, body, self._call):
                 self.finish(_later(answer))
                 return

@@ -141,8 +141,8 @@ async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
 
 
 def _media_type(request: Incoming) -> str | None:
-    kind = request.header(b"content-type")
-    return kind if kind in (JSON, None) else kind.partition(";")[0].strip().lower()
+    kind = request.headers.get(b"content-type")
+    return None if kind is None else kind.decode("latin-1").partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:

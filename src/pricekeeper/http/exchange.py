@@ -57,8 +57,6 @@ def apply_forwarded(scope: Any, proxies: _TrustedHosts) -> None:
 class Exchange(RequestResponseCycle):
     """uvicorn's cycle of a request, without the parts that most requests don't need."""
 
-    held_bytes = 0
-    """Bytes of its head and body, held until it is answered."""
     known: KnownHead | None = None
     """Set if the same head came before with another length of the body."""
     disconnected = False
@@ -84,7 +82,9 @@ class Exchange(RequestResponseCycle):
         connections: Connections,
         offer_place: Callable[[], None],
         keep_alive: bool,
+        held_bytes: int,
     ) -> None:
+        """``held_bytes``, of its head and body, are held until it is answered."""
         self.scope = scope
         self.transport = transport
         self.flow = flow
@@ -95,6 +95,8 @@ class Exchange(RequestResponseCycle):
         self._connections = connections
         self.offer_place = offer_place
         self.keep_alive = keep_alive
+        self.held_bytes = held_bytes
+        connections.held_bytes += held_bytes
         self.waiting_for_100_continue = False
         self.body: bytes | bytearray = bytearray()  # type: ignore[assignment]
 

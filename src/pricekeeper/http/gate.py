@@ -35,6 +35,7 @@ from pricekeeper.http.problems import (
     BearerDeniedError,
     KeyDeniedError,
 )
+from pricekeeper.tenants import Client
 from pricekeeper.tokens import APP_USE, Principal
 from pricekeeper.usecases.asking import WrongAudienceError
 from pricekeeper.values import OrgId, parse_app_id, parse_org_id
@@ -77,7 +78,8 @@ def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
         return False
     if APP_USE not in principal.scopes or not _names_caller(call.path, principal):
         return False
-    policy = call.services.tenants.recall_policy(call.client)
+    client = Client(principal.org_id, principal.app_id)
+    policy = call.services.tenants.recall_policy(client)
     if policy is None:
         return False
     now_ms, caller = call.services.clock.now_ms(), f"client/{principal.client_id}"
@@ -85,7 +87,7 @@ def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
     if headers is None:
         return False
     call.limit_headers, call.operation, call.principal = headers, operation, principal
-    call.known_policy = policy
+    call.policy = policy
     return True
 
 

@@ -30,7 +30,6 @@ SECURITY: Final = (
 )
 NO_STORE: Final = ((b"cache-control", b"no-store"),)
 JSON_TYPE: Final = JSON.encode()
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Stream(Protocol):
@@ -53,17 +52,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
     stream: Stream | None = None
 
-    def encoded(self) -> Answer:
-        if self.body is None or isinstance(self.body, bytes):
-            return self
-        return msgspec.structs.replace(self, body=_encode(self.body))
-
-
-def encode_body(answer: Answer) -> bytes | None:
-    """The encoded body of an answer, if it has one."""
-    body = answer.body
-    return body if body is None or type(body) is bytes else _encode(body)
-
 
 class Call(Ask, msgspec.Struct):
     """One request over HTTP."""
@@ -84,7 +72,8 @@ class Call(Ask, msgspec.Struct):
     limit_headers: Headers = ()
     operation: Route | None = None
     """``None`` before the gate."""
-    known_policy: Policy | None = None
+    policy: Policy = None  # type: ignore[assignment]
+    """Read before the handler of an operation that is under a policy."""
 
     def note_change(self) -> None:
         """From now on the request may be applied; a deadline error says so."""
@@ -94,14 +83,8 @@ class Call(Ask, msgspec.Struct):
     async def read_policy(self) -> Policy:
         """Read the policy of the client in the path, once per request."""
         tenants, client = self.services.tenants, self.client
-        self.known_policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
-        return self.known_policy
-
-    @property
-    def policy(self) -> Policy:
-        if self.known_policy is None:  # pragma: no cover - its access reads one
-            raise LookupError("this operation is declared without a policy")
-        return self.known_policy
+        self.policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
+        return self.policy
 
     @property
     def query(self) -> dict[str, str]:

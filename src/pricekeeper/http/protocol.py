@@ -180,11 +180,10 @@ class ProblemProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._head_ended = True
         scope, body, head_bytes, is_same = request
-        exchange = self._exchange_of(scope, keep_alive=True)
+        exchange = self._exchange_of(scope, head_bytes + len(body), keep_alive=True)
         exchange.body, exchange.more_body = body, False
         if is_same:  # values from another head may not apply
             exchange.known = self._known
-        exchange.hold(head_bytes + len(body))
         self._accepted.append(exchange)
         self.cycle = self._unstarted = exchange
         self._start()
@@ -237,7 +236,6 @@ class ProblemProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((exchange, self.app))
         self._head_ended = True
         self._hold_head(0)
-        exchange.hold(self._head_bytes)
         self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
@@ -251,13 +249,12 @@ class ProblemProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
-        exchange = self._exchange_of(
-            scope, keep_alive=version != "1.0" and self.parser.should_keep_alive()
-        )
+        keep_alive = version != "1.0" and self.parser.should_keep_alive()
+        exchange = self._exchange_of(scope, self._head_bytes, keep_alive=keep_alive)
         exchange.waiting_for_100_continue = self.expect_100_continue
         return exchange
 
-    def _exchange_of(self, scope: Any, *, keep_alive: bool) -> Exchange:
+    def _exchange_of(self, scope: Any, held_bytes: int, *, keep_alive: bool) -> Exchange:
         if self._proxies is not None:
             scope["client"], scope["scheme"] = self.client, self.scheme
             apply_forwarded(scope, self._proxies)
@@ -272,6 +269,7 @@ class ProblemProtocol(HttpToolsProtocol):
             connections=self._all,
             offer_place=self._note_waiting,
             keep_alive=keep_alive,
+            held_bytes=held_bytes,
         )
 
     def on_body(self, body: bytes) -> None:

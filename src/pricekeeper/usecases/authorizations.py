@@ -58,10 +58,14 @@ async def authorize(
     return await _authorized(services, policy, authorized, dry_run=body.dry_run), is_new
 
 
-async def capture(
+async def capture(ask: Ask) -> wire.CapturedAnswer:
+    """Count the usage of a call, and release its hold."""
+    return await _capture(ask.services, ask.policy, ask.path["authorization_id"], ask.body)
+
+
+async def _capture(
     services: Services, policy: Policy, authorization_id: str, body: wire.CaptureBody
 ) -> wire.CapturedAnswer:
-    """Count the usage of a call, and release its hold."""
     usage = make_usage(body, "", "")  # the authorization has its id and label
     captured = await services.authorizations.capture(policy, _id(authorization_id), usage)
     recorded, receipt = captured.recorded, captured.recorded.receipt
@@ -90,7 +94,7 @@ async def capture_each(
     async def capture_one(number: int) -> wire.CapturedAnswer | PriceKeeperError:
         body = captures[number]
         try:
-            return await capture(services, policy, body.authorization_id, body)
+            return await _capture(services, policy, body.authorization_id, body)
         except PriceKeeperError as error:
             return error
 

@@ -43,9 +43,7 @@ USE_CASES: Final[Mapping[str, UseCase]] = by_name(
         ops.LIST_LIMITS: runtime.list_limits,
         ops.LIST_AUTHORIZATIONS: authorizations.list_unfinished,
         ops.GET_AUTHORIZATION: authorizations.read_one,
-        ops.CAPTURE: lambda a: authorizations.capture(
-            a.services, a.policy, a.path["authorization_id"], a.body
-        ),
+        ops.CAPTURE: authorizations.capture,
         ops.VOID: authorizations.void,
         ops.EXTEND: authorizations.extend,
         ops.LIST_BUDGETS: budgets.list_budgets,
