@@ -141,7 +141,7 @@ async def stuck_sqlite(folder: Path) -> AsyncIterator[tuple[Server, Callable[[],
 async def stuck_dynamodb(
     folder: Path, engine: str
 ) -> AsyncIterator[tuple[Server, Callable[[], None]]]:
-    """A server, and what holds its transactions on the wire, or lets them go."""
+    """A server, and what holds its writes on the wire, or lets them go."""
     open_ = asyncio.Event()
     open_.set()
 
@@ -152,7 +152,8 @@ async def stuck_dynamodb(
             open_.set()
 
     async with FaultProxy(engine) as proxy:
-        proxy.next("TransactWriteItems", *[open_.wait] * 1_000)
+        for action in ("TransactWriteItems", "PutItem", "UpdateItem"):
+            proxy.next(action, *[open_.wait] * 20_000)
         store = dynamodb_url(proxy.endpoint)
         running = running_server(folder, environment=ENVIRONMENT, store=store)
         server = await asyncio.to_thread(running.__enter__)

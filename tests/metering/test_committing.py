@@ -30,7 +30,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day
-from pricekeeper.metering.committer import WRITES_MAX
+from pricekeeper.metering.committer import ORG_WRITES_MAX, WRITES_MAX
 from pricekeeper.metering.journal import (
     PAGE_DIGITS,
     JournalEntry,
@@ -347,6 +347,26 @@ async def test_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
     await asyncio.gather(*tasks)
     assert bench.wire.in_flight_max == WRITES_MAX
     assert sizes(bench.wire) == [3] * len(policies)
+
+
+async def test_an_organisation_whose_writes_hang_leaves_the_others_room(bench: Bench) -> None:
+    """It has a quarter of the writes under way; neighbours are answered meanwhile."""
+    neighbour, held = a_policy(), Held()
+    await bench.metering.record(neighbour, a_usage())
+    await bench.record()
+    bench.wire.script.extend([held] * ORG_WRITES_MAX)
+    hanging = [
+        asyncio.create_task(bench.record(conftest.a_usage(minted(bench.clock.now_ms() - 16 * n))))
+        for n in range(2 * WRITES_MAX)
+    ]
+    await held.reached.wait()
+    for _ in range(20):
+        await bench.metering.record(neighbour, a_usage())
+    assert bench.wire.in_flight == ORG_WRITES_MAX
+    assert not any(one.done() for one in hanging)
+    held.let_go.set()
+    outcomes = [(await one).outcome for one in hanging]
+    assert outcomes == [Outcome.ACCEPTED] * len(hanging)
 
 
 async def test_a_flood_does_not_delay_a_neighbour(bench: Bench) -> None:

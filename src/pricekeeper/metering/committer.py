@@ -5,14 +5,15 @@ one write under way; later records go into the next. A new group starts at the e
 the event loop, or `linger_ms` later. Groups take turns by organisation (`concurrency.fairness`).
 
 Bounds: `PENDING_MAX` places (`metering.admission`), half of them for one organisation alone, and
-`WRITES_MAX` writes under way.
+`WRITES_MAX` writes under way, a quarter of them of one organisation.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import structlog
@@ -26,6 +27,8 @@ from pricekeeper.metering.submission import Posted, Submission, Waiter
 
 PENDING_MAX: Final = 10_000
 WRITES_MAX: Final = 32
+ORG_WRITES_MAX: Final = WRITES_MAX // 4
+"""Of one organisation, so that one whose writes are slow leaves the others room."""
 GroupKey: TypeAlias = tuple[str, str]
 
 _log = structlog.get_logger(__name__)
@@ -67,6 +70,8 @@ class Committer:
         self._unanswered: dict[tuple[str, str], Submission] = {}
         self._pending = 0
         self._writes: set[asyncio.Task[None]] = set()
+        self._writing: Counter[str] = Counter()
+        self._held_back: dict[str, deque[_Group]] = {}
         self._starting = False
         self._closed = False
         self.meter = MeteringMeter()
@@ -111,12 +116,26 @@ class Committer:
     def _start(self) -> None:
         self._starting = False
         while self._queue and len(self._writes) < WRITES_MAX:
-            write = asyncio.create_task(self._write(self._queue.pop()), name="pricekeeper-commit")
+            group = self._queue.pop()
+            org_id = group.key[0]
+            if self._writing[org_id] == ORG_WRITES_MAX:
+                self._held_back.setdefault(org_id, deque()).append(group)
+                continue
+            self._writing[org_id] += 1
+            write = asyncio.create_task(self._write(group), name="pricekeeper-commit")
             self._writes.add(write)
-            write.add_done_callback(self._end)
+            write.add_done_callback(partial(self._end, org_id))
 
-    def _end(self, write: asyncio.Task[None]) -> None:
+    def _end(self, org_id: str, write: asyncio.Task[None]) -> None:
         self._writes.discard(write)
+        self._writing[org_id] -= 1
+        if not self._writing[org_id]:
+            del self._writing[org_id]
+        held_back = self._held_back.get(org_id)
+        if held_back:
+            self._queue.append(org_id, held_back.popleft())
+            if not held_back:
+                del self._held_back[org_id]
         self._start()
 
     async def _write(self, group: _Group) -> None:
