@@ -30,6 +30,7 @@ from pricekeeper.errors import (
     Obstacle,
     RequestIdReusedError,
     StoreUnavailableError,
+    UnreadableItemError,
 )
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.log import OrgLog
@@ -37,7 +38,7 @@ from pricekeeper.ledger.position import begin_chapter
 from pricekeeper.metering import Outcome, Recorded, Refused, org_day
 from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.moments import moment_key
-from pricekeeper.storage import Store
+from pricekeeper.storage import Put, Store
 from pricekeeper.tenants import Enforcement, Freeze, Policy, RateLimit, Window
 from pricekeeper.values import AppId
 from selection.conftest import SettableClock
@@ -166,6 +167,20 @@ async def test_the_moment_of_a_failed_usage_record_lives_as_long_as_the_grant_of
     assert moment is not None
     lives_secs = moment["expires_at_epoch"] - clock.now_ms() // 1000
     assert lives_secs >= RETENTION_DAYS * 86_400
+
+
+async def test_an_unreadable_moment_denies_only_the_call_of_its_id(
+    store: Store, instance: Instance, clock: SettableClock
+) -> None:
+    """Another call of the same sheet is granted."""
+    policy, ids = a_policy(budgets=(a_budget(),)), [str(uuid.uuid4()) for _ in range(2)]
+    await instance.authorize(policy)
+    table, key = moment_key(policy.org_id, ids[0])
+    await store.put(Put(table, {**key.attributes, "minted_ms": "noon"}))
+    asked = (instance.authorize(policy, authorization_id=one) for one in ids)
+    bad, good = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(bad, UnreadableItemError)
+    assert isinstance(good, Authorized)
 
 
 async def test_a_repeat_is_not_denied_by_its_own_hold(

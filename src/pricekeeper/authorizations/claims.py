@@ -27,6 +27,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     PriceKeeperError,
     StoreError,
+    UnreadableItemError,
 )
 from pricekeeper.ledger import Draft
 from pricekeeper.ledger.draft import AnyCommand
@@ -129,18 +130,23 @@ class Claims:
         await self._give_moments(org_id, [one for one in moving if one.place.address is None])
         pages: dict[str, list[Claim]] = {}
         for claim in moving:
-            pages.setdefault(_address(claim).digits[:PAGE_DIGITS], []).append(claim)
+            if claim.failure is None:
+                pages.setdefault(_address(claim).digits[:PAGE_DIGITS], []).append(claim)
         for some in pages.values():
             await self._claim_on_page(org_id, some, PAGE_DIGITS)
 
     async def _give_moments(self, org_id: str, claims: Sequence[Claim]) -> None:
+        """Give each its place; an unreadable moment fails its own claim only."""
         if claims:
             ids, expires = [one.place.request_id for one in claims], max(map(self._expires, claims))
             addresses = await self._poster.moments.mint(org_id, ids, expires)
             for claim, address in zip(claims, addresses, strict=True):
-                if isinstance(address, StoreError):
+                if isinstance(address, UnreadableItemError):
+                    claim.failure = address
+                elif isinstance(address, StoreError):
                     raise error_copy(address)
-                claim.place = claim.place._replace(address=address)
+                else:
+                    claim.place = claim.place._replace(address=address)
 
     async def _claim_on_page(self, org_id: str, claims: Sequence[Claim], depth: int) -> None:
         left = list(claims)
