@@ -38,6 +38,20 @@ async def test_it_ends_whatever_is_waited_for(*, may_be_applied: bool) -> None:
     await asyncio.sleep(0)  # nothing of it is left to strike later
 
 
+async def test_a_cancellation_by_another_caller_at_the_deadline_stays_one() -> None:
+    """A service that is shut down cancels its requests, also those whose time has just ended."""
+
+    async def request() -> None:
+        with closing(Deadlines(LONG_MS)) as deadlines, deadlines.begin() as deadline:
+            deadline.expire()
+            task.cancel()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(request())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_many_at_once_need_one_timer() -> None:
     deadlines = Deadlines(AT_ONCE_MS)
 

@@ -132,8 +132,8 @@ async def test_a_range_and_an_app_narrow_the_list(fleet: Fleet) -> None:
 
 async def test_nobody_sees_denials_of_another(fleet: Fleet) -> None:
     """An app its own, an organisation its apps', a key what it covers; others do not exist."""
-    mine, other = [await fleet.register(str(uuid.uuid4()), **STRICT) for _ in range(2)]
-    for tenant in (mine, other):
+    mine, other, third = [await fleet.register(str(uuid.uuid4()), **STRICT) for _ in range(3)]
+    for tenant in (mine, other, third):
         await deny(fleet, tenant)
     body = {"resource": "premium", "consume": {"rpm": 11}}
     path = f"{mine.org}/apps/batch/limits/acquire"
@@ -153,7 +153,7 @@ async def test_nobody_sees_denials_of_another(fleet: Fleet) -> None:
     assert await seen(token=mine.org_token) == own
     assert await seen(key=viewer) == own
     assert await seen(key=two) == own | {(other.org_id, "web")}
-    assert await seen(key=KEY) == own | {(other.org_id, "web")}
+    assert await seen(key=KEY) == own | {(other.org_id, "web"), (third.org_id, "web")}
     assert len(await listed(fleet, f"{mine.org}/denials?app_id=web", token=mine.app_token)) == 1
     assert (await fleet.call("GET", f"{mine.org}/denials", token=mine.app_token)).status == 403
     for how in ({"token": mine.org_token}, {"key": viewer}):

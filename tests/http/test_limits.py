@@ -223,6 +223,15 @@ def test_a_flood_of_guesses_does_not_reach_the_store(tmp_path: Path) -> None:
         assert scrape(api)[denied] >= 40
 
 
+def test_a_made_up_token_counts_as_a_guess_at_a_secret_does(tmp_path: Path) -> None:
+    """It is answered in the same way, however often; then its address can't guess secrets."""
+    with served(tmp_path, {SETTING: "failures=3"}) as api:
+        path = f"/api/v1/orgs/{uuid.uuid4()}/apps/web/limits"
+        assert {api.call("GET", path, token="made-up").status for _ in range(4)} == {401}
+        form = {"grant_type": "client_credentials", "client_secret": "pks_guess"}
+        check_refusal(api.call("POST", "/auth/token", {**form, "client_id": f"org-{uuid.uuid4()}"}))
+
+
 def store_calls(api: Api) -> float:
     """But for queries: a request makes none here, and the metrics make some once a minute."""
     start, query = "pricekeeper_store_calls_total", 'pricekeeper_store_calls_total{call="query"}'

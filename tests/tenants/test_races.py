@@ -5,10 +5,13 @@ import asyncio
 import pytest
 
 from attribution import BY
+from pricekeeper.audit import Change
+from pricekeeper.audit.reading import TrailReader, WantedEntries
 from pricekeeper.errors import ContendedError, NotFoundError
 from pricekeeper.storage import Key, Put, Query, Store
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import Client, Enrolment, Saved, Tenants
+from pricekeeper.tenants.reading import ClientRecord
 from pricekeeper.values import AppId, OrgId
 from stores import ShiftedClock, stored
 from tenants.conftest import APP, LABELS, app_body, org_body
@@ -139,3 +142,26 @@ async def test_racing_ends_of_tokens_all_succeed(
     await Tenants(store, clock, LABELS).put_org(org_id, org_body(), BY)
     racers = (Tenants(store, clock, LABELS) for _ in range(RACERS))
     await asyncio.gather(*(one.end_tokens_issued_before_now(Client(org_id)) for one in racers))
+
+
+async def test_each_of_racing_ends_of_tokens_is_in_the_audit_trail(
+    store: Store, clock: ShiftedClock, org_id: OrgId
+) -> None:
+    """Also that of an administrator who finds that another one has done it."""
+    client = Client(org_id)
+    await Tenants(store, clock, LABELS).put_org(org_id, org_body(), BY)
+    first, second = (Tenants(store, clock, LABELS) for _ in range(2))
+    audited = BY, Change("sessions.end", client.client_id, org_id)
+    read = second.read_record
+
+    async def read_late(client: Client) -> ClientRecord:
+        """The other one is between this read and the write that follows it."""
+        record = await read(client)
+        second.read_record = read  # type: ignore[method-assign]
+        await first.end_tokens_issued_before_now(client, audited=audited)
+        return record
+
+    second.read_record = read_late  # type: ignore[method-assign]
+    await second.end_tokens_issued_before_now(client, audited=audited)
+    page = await TrailReader(store).list_org(org_id, WantedEntries(action="sessions.end"), None, 10)
+    assert len(page.entries) == 2
