@@ -14,6 +14,7 @@ from http_fixtures import KEY, ORG, usage
 from in_loop_service import Account, Reply, Service, register, serving
 from minting import minted
 from pricekeeper.clock import ManualClock
+from pricekeeper.metering import journal, journal_items
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.journal_reading import JournalListing, RecordFilter, RecordPage
@@ -103,6 +104,20 @@ async def test_an_id_without_a_time_can_be_voided_until_its_day_is_final(world: 
     request_id = await world.record(str(uuid.uuid4()))
     world.clock.advance_ms(NOON_TO_FINAL_MS - 60_000)
     assert (await world.void(request_id)).status == 200
+
+
+async def test_the_correction_finds_room_below_full_pages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of the same millisecond have filled the pages on which it would be."""
+    for module in (journal, journal_items):
+        monkeypatch.setattr(module, "FULL_WEIGHT", 1)
+    ids = [await world.record() for _ in range(3)]
+    for _ in range(2):
+        assert (await world.void(ids[0])).status == 200
+    await world.fold()
+    assert await world.spent() == (2 * COST, 2)
+    assert await world.budget() == 2 * COST
 
 
 async def test_every_total_follows(world: World) -> None:

@@ -1,14 +1,16 @@
 """PricingCache shows the file's prices where no source states any."""
 
+from collections.abc import Awaitable, Callable
 from datetime import date, timedelta
 
 import pytest
 
+from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.pricing import Model, PriceBook
 from pricekeeper.pricing.items import FILE, price_key
 from pricekeeper.pricing.prices import RateCard
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Item, Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricing.conftest import CARD, Quotes, a_catalogue, a_model, quoted, utc_day
 from stores import ShiftedClock
@@ -116,4 +118,29 @@ async def test_a_source_that_agrees_with_the_file_is_named(
 
     await book.refresh(Quotes({model.label: model.table()}))
 
+    assert (await item_of(store, model, day))["source"] == "quotes-1"
+
+
+class _SourceFirst(FaultyStore):
+    """A refresh by another instance comes before the first put."""
+
+    def __init__(self, store: Store, first: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store, Interleaving(0), Faults())
+        self._first = [first]
+
+    async def put(self, operation: Put) -> None:
+        while self._first:
+            await self._first.pop()()
+        await self._store.put(operation)
+
+
+async def test_a_source_that_is_faster_keeps_its_item(
+    store: Store, time: ManualClock, model: Model, day: date
+) -> None:
+    """It is written after the file's instance has read that there is none."""
+    quotes = Quotes({model.label: quoted(input=2_900_000)})
+    other = book_of(store, time, model)
+    raced = _SourceFirst(store, lambda: other.refresh(quotes))
+
+    assert await book_of(raced, time, model).publish_file() == 0
     assert (await item_of(store, model, day))["source"] == "quotes-1"
