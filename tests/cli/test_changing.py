@@ -173,6 +173,7 @@ MISTAKES: dict[tuple[str, ...], tuple[int, str]] = {
     ("app", "set", ORG, "nope", "--name", "x"): (3, "pricekeeper org list"),
     ("org", "set", ORG, "--quota", "gold=1"): (2, "economy, premium, standard"),
     ("org", "set", ORG, "--quota", "premium=much"): (2, "write LABEL=USD"),
+    ("org", "set", ORG, "--order", "premium,,economy"): (2, "is not a model label"),
     ("org", "set", ORG, "--unset", "colour"): (2, "colour"),
     ("org", "set", ORG, "--unset", "org_name"): (2, "org_name"),
     ("app", "set", ORG, "chat", "--unset", "timezone"): (2, "timezone"),

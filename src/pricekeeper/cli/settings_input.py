@@ -64,6 +64,11 @@ FileOption = Annotated[
 ]
 
 
+def parse_order(text: str) -> list[str]:
+    """Parse ``a,b,c``. An empty label stays, and is refused: a script's variable may be unset."""
+    return [label.strip() for label in text.split(",")]
+
+
 def parse_names(text: str) -> list[str]:
     """Parse ``a,b``; empty is none."""
     return [name.strip() for name in text.split(",") if name.strip()]
@@ -126,7 +131,7 @@ class AppFlags:
     name: Annotated[str | None, option("--name", "Its name for people.")] = None
     order: Annotated[
         Any,
-        option("--order LABELS", "Model labels, first choice first: a,b,c.", parser=parse_names),
+        option("--order LABELS", "Model labels, first choice first: a,b,c.", parser=parse_order),
     ] = None
     quota: Annotated[
         list[Any] | None,
