@@ -94,7 +94,7 @@ def a_page(policy: Policy, at_ms: int, random: Random) -> list[Put | Update]:
         entry = JournalEntry(
             random.randbytes(16), random.randbytes(6), at_ms, 0, terms.ref, 0, 10**9, 9, 9
         )
-        records.append(Written(address.name, encode_entry(entry), terms, 1))
+        records.append(Written(address.name, encode_entry(entry), terms))
     posting = PostedRegion(policy.org_id, first.region, lanes_of(policy.agg_shard_count))
     expires, account = (
         page_expires_at_epoch(first.region, 90),

@@ -176,7 +176,7 @@ def test_no_page_comes_near_the_largest_item() -> None:
     while not is_full(page):
         records: list[Written] = []
         # As much as one write may have, with the heaviest terms that there are.
-        while sum(record.weight for record in records) <= WRITE_WEIGHT_MAX:
+        while sum(weight_of(record.terms) for record in records) <= WRITE_WEIGHT_MAX:
             number += 1
             tags = tuple(
                 (f"{number:06}{n:02}".ljust(TAG_BYTES_MAX, "k"), random_tag)
@@ -184,7 +184,7 @@ def test_no_page_comes_near_the_largest_item() -> None:
             )
             terms = encode_terms(Terms(*PLAIN_FIELDS, None, tags))
             data = encode_entry(an_entry(terms=terms.ref))
-            records.append(Written(f"{number:014}", data, terms, weight_of(terms)))
+            records.append(Written(f"{number:014}", data, terms))
         page = page_update(key, records[:-1], 1).apply(page)
         writes += 1
     assert page["n"] < FULL_WEIGHT + WRITE_WEIGHT_MAX
@@ -197,9 +197,7 @@ PLAIN_FIELDS = ("ORG#1#APP#web", "web", "premium", "20260110", "default", "v1", 
 def test_a_page_of_plain_records_is_one_write_unit_at_first() -> None:
     """A record alone is well under 1 KB; a page that is full of them is under 20."""
     terms = encode_terms(PLAIN)
-    written = [
-        Written(f"{n:014}", encode_entry(an_entry()), terms, weight_of(terms)) for n in range(163)
-    ]
+    written = [Written(f"{n:014}", encode_entry(an_entry()), terms) for n in range(163)]
     key = Key("ORG#550e8400-e29b-41d4-a716-446655440000#J#019b0000#0", "019b0000000")
     assert item_bytes(page_update(key, written[:1], 1).apply(None)) < 512
     assert item_bytes(page_update(key, written, 1).apply(None)) < 20 * 1024

@@ -106,7 +106,8 @@ class OrgLog:
         self.org_id = org_id
         self.known: Book | None = None
         """``None`` before the first reading."""
-        self._synced_ms = 0
+        self.synced_ms = 0
+        """When the book was last known to be the whole log, on the monotonic clock."""
         self._losses = 0
         self.others = 0
         self._lock = asyncio.Lock()
@@ -130,7 +131,7 @@ class OrgLog:
         A chapter that is long enough is sealed.
         """
         async with self._lock:
-            if self.known is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
+            if self.known is None or self._clock.monotonic_ms() - self.synced_ms > STALE_MS:
                 await self._read()
             await self._seal_if_long()
         await self.read_items(keys)
@@ -206,7 +207,7 @@ class OrgLog:
     async def _read(self) -> None:
         """Read on to the end; read all of it if the log has moved past the known part."""
         now_ms, book = self._clock.monotonic_ms(), self.known
-        if book is None or now_ms - self._synced_ms > STALE_MS:
+        if book is None or now_ms - self.synced_ms > STALE_MS:
             first = await self._find_first()
             if book is None or first.name > book.next.chapter.name:
                 self.known = book = Book(self.org_id, first)
@@ -241,7 +242,7 @@ class OrgLog:
                 self._fold_found(book, item)
                 if book.next.chapter != chapter:
                     break
-        self._synced_ms = began_ms
+        self.synced_ms = began_ms
 
     async def _fold_passed_by(self, book: Book, until: int) -> None:
         """Add the sheets before one that was found.
@@ -303,8 +304,8 @@ class OrgLog:
             break
         else:
             raise lost or OutcomeUnknownError("the sheet was not written")
-        self._synced_ms = self._clock.monotonic_ms()
-        self.book.fold(sheet, self._synced_ms)
+        self.synced_ms = self._clock.monotonic_ms()
+        self.book.fold(sheet, self.synced_ms)
         self._losses = 0
         self._meter.sheets_written += 1
 

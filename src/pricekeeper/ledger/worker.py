@@ -230,7 +230,7 @@ class Worker:
             await self._divide(writing, failure)
             return False
         others, self._others = self.log.others - self._others, self.log.others
-        self._pace.note_sent(self._clock.monotonic_ms() - began_ms, others)
+        self._pace.note_sent(self.log.synced_ms - began_ms, others)
         for command in writing:
             command.note_written()
         draft.tell_gathered()

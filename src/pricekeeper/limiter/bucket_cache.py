@@ -53,26 +53,22 @@ class BucketCache:
         self.clock = clock
         self.meter = meter
         self.jitter = jitter
-        self._seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
-
-    def recall(self, key: Key) -> Bucket | None:
-        seen = self._seen.peek(key)
-        return None if seen is None else seen.bucket
+        self.seen: BoundedCache[Key, _Seen] = BoundedCache(SEEN_MAX)
 
     def remember(self, key: Key, bucket: Bucket | None) -> None:
         """``None`` removes the bucket."""
         if bucket is None:
-            self._seen.pop(key)
+            self.seen.pop(key)
             return
-        before, refilled_ms = self._seen.peek(key), bucket.refilled_at_ms
+        before, refilled_ms = self.seen.peek(key), bucket.refilled_at_ms
         if before is not None and refilled_ms == before.bucket.refilled_at_ms:
-            self._seen.put(key, _Seen(bucket, before.offset_ms, before.ahead))
+            self.seen.put(key, _Seen(bucket, before.offset_ms, before.ahead))
             return
         offset_ms = refilled_ms - self.clock.monotonic_ms()
         ahead = refilled_ms > self.clock.now_ms()
         if before is not None and refilled_ms > before.bucket.refilled_at_ms:
             offset_ms, ahead = max(offset_ms, before.offset_ms), ahead or before.ahead
-        self._seen.put(key, _Seen(bucket, offset_ms, ahead))
+        self.seen.put(key, _Seen(bucket, offset_ms, ahead))
 
     def note(self, key: Key, item: Mapping[str, Any] | None) -> Bucket | None:
         try:
@@ -96,14 +92,14 @@ class BucketCache:
 
     def read_now(self, key: Key, now_ms: int) -> tuple[Bucket | None, int]:
         """The bucket, if it is known, and the time that counts for it."""
-        seen = self._seen.peek(key)
+        seen = self.seen.peek(key)
         if seen is None:
             return None, now_ms
         bucket, refilled_ms = seen.bucket, seen.bucket.refilled_at_ms
         if refilled_ms <= now_ms and not seen.ahead:
             return bucket, now_ms
         if not seen.ahead:
-            self._seen.put(key, seen._replace(ahead=True))
+            self.seen.put(key, seen._replace(ahead=True))
         return bucket, max(now_ms, refilled_ms, seen.offset_ms + self.clock.monotonic_ms())
 
     async def pause(self, attempt: int) -> bool:

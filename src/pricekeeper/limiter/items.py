@@ -71,13 +71,13 @@ def bucket_of(item: Mapping[str, Any] | None) -> Bucket | None:
     if item is None:
         return None
     typed = TypedItem(RATE_BUCKETS, item)
-    holdings: dict[str, Holding] = {}
-    for attribute in item:
-        if attribute.startswith(TERMS):
-            name = attribute.removeprefix(TERMS)
-            limit = _limit(typed, name, typed.text(attribute))
-            holdings[name] = Holding(limit, *typed.integers(STORED + name, CONSUMED + name))
-    refilled_at_ms, expires_at_epoch = typed.integers(REFILLED, EXPIRY)
+    names = [name.removeprefix(TERMS) for name in item if name.startswith(TERMS)]
+    counts = [kind + name for name in names for kind in (STORED, CONSUMED)]
+    refilled_at_ms, expires_at_epoch, *counted = typed.integers(REFILLED, EXPIRY, *counts)
+    holdings = {
+        name: Holding(_limit(typed, name, typed.text(TERMS + name)), units, consumed)
+        for name, units, consumed in zip(names, counted[::2], counted[1::2], strict=True)
+    }
     return Bucket(refilled_at_ms, expires_at_epoch, holdings)
 
 

@@ -238,7 +238,7 @@ class Taker:
         """
         refused: set[Key] = set()
         keys = dict.fromkeys(chain.from_iterable(one.missing for one in left))
-        unseen = [key for key in keys if self.cache.recall(key) is None]
+        unseen = [key for key in keys if self.cache.seen.peek(key) is None]
         if unseen:
             left = self._without(left, await self.cache.read(unseen))
             fresh.update(unseen)
@@ -372,7 +372,7 @@ class Taker:
                     answer = answers[request.keys] = Answer((), mine, now_ms)
                 request.future.set_result(answer)
         written = {key for key, outcome in outcomes.items() if outcome is True}
-        refused = {key for key in keys if outcomes[key] is False and self.cache.recall(key)}
+        refused = {key for key in keys if outcomes[key] is False and self.cache.seen.peek(key)}
         return written, refused
 
     def _plan(self, key: Key, line: BucketLine, ahead: int, now_ms: int) -> _Planned:

@@ -36,7 +36,7 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.expressions import And
+from pricekeeper.storage.expressions import And, Attribute
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 
@@ -46,6 +46,11 @@ _REFILLED: Final = attr(REFILLED)
 @lru_cache(maxsize=4096)
 def _counts_by(name: str, terms: str) -> Condition:
     return attr(TERMS + name).eq(terms)
+
+
+@lru_cache(maxsize=4096)
+def _stored(name: str) -> Attribute:
+    return attr(STORED + name)
 
 
 def create_put(key: Key, bucket: Bucket) -> Put:
@@ -82,7 +87,7 @@ def take_update(debit: Debit, plan: TakeOnly) -> Update:
     conditions = [_REFILLED.eq(refilled_ms) if is_known else _REFILLED.ge(refilled_ms)]
     actions: list[Action] = []
     for name, tokens in debit.tokens.items():
-        limit, stored = debit.limits[name], attr(STORED + name)
+        limit, stored = debit.limits[name], _stored(name)
         least, most = stored_range(limit, tokens, plan)
         conditions += (_counts_by(name, limit.terms), stored.ge(least), stored.le(most))
         actions += _take(name, limit, tokens)
@@ -107,7 +112,7 @@ def adjust_update(debit: Debit) -> Update:
         actions += _take(name, limit, tokens)
         conditions.append(_counts_by(name, limit.terms))
         if tokens > 0:
-            conditions.append(attr(STORED + name).ge(units - limit.debt_units_max))
+            conditions.append(_stored(name).ge(units - limit.debt_units_max))
     if longest_ms:
         actions.append(Add(EXPIRY, -(-longest_ms // 1000)))
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
@@ -137,9 +142,9 @@ def _unchanged(name: str, change: HoldingChange) -> Iterator[Condition]:
         return
     yield _counts_by(name, before.limit.terms)
     if after is None or before.limit != after.limit:
-        yield attr(STORED + name).eq(before.units)
+        yield _stored(name).eq(before.units)
     elif change.stored_min is not None:
-        yield attr(STORED + name).ge(change.stored_min)
+        yield _stored(name).ge(change.stored_min)
 
 
 def _all(conditions: Sequence[Condition]) -> Condition:

@@ -27,6 +27,7 @@ from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     StoredTerms,
     void_note_sort_key,
+    weight_of,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -68,7 +69,6 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     name: str
     data: bytes
     terms: StoredTerms
-    weight: int
 
 
 class PostedRegion(NamedTuple):
@@ -119,7 +119,7 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
         written.append(Set(record.name, record.data))
         conditions.append(Not(Exists(record.name)))
         terms[record.terms.name] = record.terms.data
-        weight += record.weight
+        weight += weight_of(record.terms)
     shared = [Set(name, data) for name, data in terms.items()]
     actions = (*written, *shared, Add(_WEIGHT, weight), Set(EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, actions, And((*conditions, _weighs_less(FULL_WEIGHT))))

@@ -55,15 +55,14 @@ class KnownTotals:
                 await asyncio.wait([self._refreshing], timeout=WAIT_MS / 1000)
         return self._running.total(account)
 
-    def want(self, account: Account) -> bool:
-        """Refresh the total unless it is recent; return whether one is known."""
+    def want(self, account: Account) -> Total | None:
+        """The known total, which is refreshed unless it is recent."""
         age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
-        if age_ms is not None and age_ms < REFRESH_MS:
-            return True
-        if account not in self._being_read:
+        is_old = age_ms is None or age_ms >= REFRESH_MS
+        if is_old and account not in self._being_read:
             self._stale[account] = None
             self._refresh_soon()
-        return age_ms is not None
+        return self._running.total(account)
 
     async def close(self) -> None:
         while self._refreshing is not None:  # one more at most: nothing new is wanted now

@@ -206,8 +206,7 @@ class Metering:
             if submission.price_estimated:
                 self.meter.estimated[submission.terms.label] += 1
         for account, policy in policies.items():
-            self._totals.want(account)
-            self._note_quota_use(policy, account, self._totals.total(account))
+            self._note_quota_use(policy, account, self._totals.want(account))
 
     async def answer_on_sheet(
         self, policy: Policy, request_id: str, receipt: Receipt, *, accepted: bool

@@ -91,7 +91,7 @@ class Submission(msgspec.Struct, eq=False):
 
     def _written(self, name: str, nonce: bytes, sent_at_ms: int) -> Written:
         data = encode_entry(self.entry(nonce, sent_at_ms))
-        return Written(name, data, self.stored_terms, self.weight)
+        return Written(name, data, self.stored_terms)
 
     def _make_entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
         tokens = self.tokens

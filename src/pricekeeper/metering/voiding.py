@@ -45,7 +45,6 @@ from pricekeeper.metering.journal import (
     is_full,
     lanes_of,
     record_on,
-    weight_of,
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -161,7 +160,7 @@ class Voider:
         correction = _correction(voided, nonce)
         terms = encode_terms(record.terms)
         expires = self._marks.expires_at_epoch(posting.region)
-        written = Written(address.name, encode_entry(correction.entry), terms, weight_of(terms))
+        written = Written(address.name, encode_entry(correction.entry), terms)
         page = page_at(org.org_id, lanes, address, depth)
         operations: tuple[Write, ...] = (
             void_marker_put(org.org_id, voided.note, expires),
