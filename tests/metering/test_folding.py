@@ -11,17 +11,28 @@ from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import clock, memory, metering, new_instance
 from minting import minted
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import ConditionFailedError, StoreError, StoreUnavailableError
+from pricekeeper.errors import (
+    ConditionFailedError,
+    StoreError,
+    StoreUnavailableError,
+    UnreadableItemError,
+)
 from pricekeeper.metering import Aggregator, Metering
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.folding import REPAIR_PAUSE_MS
 from pricekeeper.metering.items import day_expires_at_epoch, total_key
-from pricekeeper.metering.journal_items import REPAIR, Repair, repair_put, repairs_query
+from pricekeeper.metering.journal_items import (
+    REPAIR,
+    Repair,
+    page_key,
+    repair_put,
+    repairs_query,
+)
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
-from pricekeeper.ticks import TICK_MS
+from pricekeeper.ticks import TICK_MS, region_at
 
 __all__ = ["clock", "memory", "metering"]
 
@@ -190,3 +201,21 @@ async def test_a_day_is_repaired_every_ten_minutes_at_most(
         await aggregator.run_once()
         is_open.append(bool((await memory.query(repairs_query())).items))
     assert is_open == [False, False, True, False]
+
+
+async def test_a_total_lacks_a_damaged_page_until_that_is_mended(
+    metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy
+) -> None:
+    """Later records are folded into it, and still it is not read as if it had all."""
+    day = today(clock)
+    page = page_key(policy.org_id, region_at(clock.now_ms()), 0, "0strange").attributes
+    await memory.put(Put(USAGE_AGG_SHARDED, {**page, "n": "many"}))
+    for _ in range(3):
+        await metering.record(policy, a_usage(minted(clock.now_ms())))
+        await Aggregator(memory, clock).run_once()
+        with pytest.raises(UnreadableItemError):
+            await stored(memory, policy, day)
+        clock.advance_ms(4 * TICK_MS)
+    await memory.put(Put(USAGE_AGG_SHARDED, {**page, "n": 0}))
+    await Aggregator(memory, clock).run_once()
+    assert (await stored(memory, policy, day)).requests == 3
