@@ -124,7 +124,6 @@ class ProblemProtocol(HttpToolsProtocol):
         self._all.leave(self)
         self._hold_head(0)
         for accepted in self._accepted:
-            accepted.let_go()
             accepted.give_up()
         self._accepted.clear()
         self.pipeline.clear()
@@ -295,7 +294,7 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Begin the next request. `_look` closes a connection that stays idle."""
-        self._accepted.popleft().let_go()
+        self._accepted.popleft()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -473,7 +472,6 @@ class ProblemProtocol(HttpToolsProtocol):
         self._accepted.pop()
         if self.pipeline and self.pipeline[0][0] is last:  # newest on the left
             self.pipeline.popleft()
-        last.let_go()
         last.give_up()
 
     def _count(self, code: str) -> None:

@@ -63,6 +63,7 @@ class ClientReader:
         self._cache: ReadCache[Client, Policy] = ReadCache(
             clock.monotonic_ms, POLICY_AGE_MS_MAX, POLICIES_MAX
         )
+        self.recall_policy = self._cache.get
         # Keyed also by the changes so far: a read from before a change is not shared after it.
         self._reads: SingleFlight[tuple[int, Client, bool], Policy] = SingleFlight(
             "pricekeeper-policy"
@@ -87,9 +88,6 @@ class ClientReader:
     async def read_registered_policy(self, client: Client) -> Policy:
         """Read the policy of a client that has credentials, never from the cache."""
         return self.policy_of(await self.read_record(client))
-
-    def recall_policy(self, client: Client) -> Policy | None:
-        return self._cache.get(client)
 
     async def find_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
         """Find the policy, at most 30 s old; changes made here are seen at once.
