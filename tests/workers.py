@@ -14,6 +14,10 @@ from http_fixtures import Reply
 from scraping import until
 from serving import Server
 
+PATIENCE_SECS = 3
+"""The server replaces a worker that does not answer it for five seconds."""
+ATTEMPTS_MAX = 20
+
 
 def worker_pids(server: Server) -> list[int]:
     """The processes that serve: the server's children, but for multiprocessing's own helper."""
@@ -45,7 +49,16 @@ class Connection:
     """A connection that stays with the worker that has accepted it."""
 
     def __init__(self, url: str) -> None:
-        self._connection = HTTPConnection(urlsplit(url).netloc, timeout=30)
+        self._connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECS)
+
+    def is_accepted(self) -> bool:
+        """Whether the worker that may run answers soon; then the connection is patient."""
+        try:
+            assert self.call("GET", "/healthz").status == 200
+        except TimeoutError:
+            return False
+        self._connection.sock.settimeout(30)
+        return True
 
     def call(self, method: str, path: str, body: Any = None, *, token: str = "") -> Reply:
         headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
@@ -59,6 +72,17 @@ class Connection:
         self._connection.close()
 
 
+def connect_to(pid: int, pids: list[int], server: Server) -> Connection:
+    """A worker that still starts, on a busy machine, is asked again; the others run meanwhile."""
+    for _ in range(ATTEMPTS_MAX):
+        connection = Connection(server.url)
+        with only(pid, pids):
+            if connection.is_accepted():
+                return connection
+        connection.close()
+    raise AssertionError(server.output())
+
+
 @contextmanager
 def connections_to_each(server: Server, workers: int, each: int) -> Iterator[list[Connection]]:
     """Open so many connections to each of so many workers."""
@@ -67,10 +91,8 @@ def connections_to_each(server: Server, workers: int, each: int) -> Iterator[lis
     opened: list[Connection] = []
     try:
         for pid in pids:
-            for _ in range(each):  # each by itself, because all of them may take too long
-                with only(pid, pids):
-                    opened.append(Connection(server.url))
-                    assert opened[-1].call("GET", "/healthz").status == 200
+            # Each by itself, because all of them may take too long.
+            opened.extend(connect_to(pid, pids, server) for _ in range(each))
         yield opened
     finally:
         for connection in opened:

@@ -138,8 +138,8 @@ def test_one_item_of_each_kind_is_shown_and_the_rest_by_its_key(filled: Cli) -> 
                 continue
             (item, *_) = [item for item in items[table.name] if row.is_of(item)]
             assert any(word in str(row.keys) for word in ONLY_BY_KEY), row
-            sort = ("--sort", item["SK"]) if table.sorted else ()
-            (found,) = show(filled, table, "--key", item["PK"], *sort)
+            sort = ("--sk", item["SK"]) if table.sorted else ()
+            (found,) = show(filled, table, "--pk", item["PK"], *sort)
             assert found.keys() == item.keys()
     assert len(show(filled, SESSIONS, "--limit", "2")) == 2
     assert len(show(filled, SESSIONS)) == 1
@@ -166,7 +166,7 @@ def test_no_secret_and_no_hash_of_one_is_shown(filled: Cli) -> None:
         told = json.dumps(show(filled, table, "--limit", "100"))
         told += filled("tables", "show", table.name).out
         for pk in {item["PK"] for item in items[table.name]}:
-            told += json.dumps(show(filled, table, "--key", pk, "--limit", "100"))
+            told += json.dumps(show(filled, table, "--pk", pk, "--limit", "100"))
         assert [text for text in hidden if text in told] == []
     assert "(hidden)" in filled("tables", "show", "config").out
 
@@ -179,7 +179,7 @@ def test_records_of_the_journal_are_shown_by_their_fields(filled: Cli) -> None:
     assert any("grant" in one for one in fields)
 
 
-@pytest.mark.parametrize("words", [("Nothing",), ("Config", "--sort", "ORG")])
+@pytest.mark.parametrize("words", [("Nothing",), ("Config", "--sk", "ORG")])
 def test_what_can_not_be_shown_is_refused(filled: Cli, words: tuple[str, ...]) -> None:
     done = filled("tables", "show", *words)
     assert (done.code, done.out) == (2, "")

@@ -189,14 +189,14 @@ async def show_items(
     *,
     limit: Annotated[int, option("--limit N", "Items of each kind.", min=1, max=100)] = 1,
     key: Annotated[
-        str | None, option("--key PK", "The item with this key, or items of this partition.")
+        str | None, option("--pk PK", "The item with this key, or items of this partition.")
     ] = None,
-    sort: Annotated[str | None, option("--sort SK", "With --key: the item's sort key.")] = None,
+    sort: Annotated[str | None, option("--sk SK", "With --pk: the item's sort key.")] = None,
 ) -> Output:
     """Show real items of a table as JSON: one of each kind, with secrets hidden.
 
     It reads known partitions, never a whole table. Items that no other item names, such as revoked
-    tokens, need --key. docs/schema.md explains each table.
+    tokens, need --pk. docs/schema.md explains each table.
 
     [dim]pricekeeper tables show DailyTotal --limit 3[/dim]
     """
@@ -210,7 +210,7 @@ async def show_items(
         known = ", ".join(one.name for one in ALL_TABLES)
         raise InvalidValueError("TABLE", f"must be one of {known}")
     if sort is not None and (key is None or not named.sorted):
-        raise InvalidValueError("--sort", "needs --key, and a table with sort keys")
+        raise InvalidValueError("--sk", "needs --pk, and a table with sort keys")
     model_ids = tuple(one.bedrock_model_id for one in load_catalogue(settings.config_path))
     now_ms = SystemClock().now_ms()
     async with open_local_store(settings, any_format=True) as store:
@@ -220,7 +220,7 @@ async def show_items(
     text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
     picture = Text(harmless_json(text))
     if not shown:
-        picture = Text("no other item names one; show an item by its key with --key PK", "dim")
+        picture = Text("no other item names one; show an item by its key with --pk PK", "dim")
     return Output({"table": named.name, "items": shown}, picture)
 
 
