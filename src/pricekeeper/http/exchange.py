@@ -129,7 +129,7 @@ class Exchange(RequestResponseCycle):
             self._arrival.set()
 
     def give_up(self) -> None:
-        self._let_go()
+        self.let_go()
         if not self.response_complete:
             self.disconnected = True
             if self._on_left is not None:
@@ -160,7 +160,7 @@ class Exchange(RequestResponseCycle):
         self.held_bytes += count
         self._connections.held_bytes += count
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         self._connections.held_bytes -= self.held_bytes
         self.held_bytes = 0
 
@@ -221,7 +221,7 @@ class Exchange(RequestResponseCycle):
         self._end()
 
     def _end(self) -> None:
-        self._let_go()
+        self.let_go()
         self.response_complete = True
         self.wake()
         if not self.keep_alive:
