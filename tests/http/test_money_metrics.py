@@ -114,10 +114,10 @@ def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Ap
 
 
 def test_a_refused_write_is_in_the_units(api: Api, location: str) -> None:
-    """A duplicate is a cancelled transaction, and AWS bills it: two units for each of two items."""
+    """A duplicate without a time in its id is two refused writes, and AWS bills each: one unit."""
     tenant, record = Tenant(api).register(), usage()
     assert tenant.record(record).json["status"] == "accepted"
     units = 'pricekeeper_store_capacity_units_total{kind="write",table="%s"}'
-    billed = 2 if location.startswith("dynamodb") else 0  # SQLite has no units
+    billed = 1 if location.startswith("dynamodb") else 0  # SQLite has no units
     with moves(api, {units % "RequestDedup": billed, units % "UsageAggSharded": billed}):
         assert tenant.record(record).json["status"] == "duplicate"
