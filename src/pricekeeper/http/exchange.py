@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.middleware.proxy_headers import _TrustedHosts
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from pricekeeper.gateway.caller import ABORT
+from pricekeeper.gateway.caller import Exchange as GatewaysExchange
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.known_head import KnownHead
 
@@ -252,3 +253,10 @@ class Exchange(RequestResponseCycle):
             self.transport.close()  # without the last chunk
         else:
             self.transport.abort()
+
+
+if TYPE_CHECKING:
+
+    def _is_what_the_gateway_uses(exchange: Exchange) -> GatewaysExchange:
+        """The gateway gets it by the scope, which has no types."""
+        return exchange

@@ -4,13 +4,15 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import StoreMisconfiguredError
+from pricekeeper.errors import ContendedError, StoreMisconfiguredError
 from pricekeeper.storage import Item, Key, Put
+from pricekeeper.storage.sqlite import database
 from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SWEEP_INTERVAL_MS, SWEEP_ROWS_MAX, SqliteStore
 from pricekeeper.storage.tables import CONFIG, REQUEST_DEDUP
@@ -128,3 +130,25 @@ async def test_the_file_shrinks_its_log_when_it_is_closed(path: str, store: Sqli
     await store.put(Put(CONFIG, {"PK": "c", "SK": "1"}))
     await store.close()
     assert os.listdir(Path(path).parent) == ["store.db"]  # noqa: PTH208
+
+
+def test_a_new_file_that_another_process_switches_is_asked_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not wait then, whatever its timeout says; a file that stays busy is refused."""
+    refusals = 3
+
+    class Refusing(apsw.Connection):
+        def execute(self, *given: Any, **named: Any) -> apsw.Cursor:
+            nonlocal refusals
+            if given[0].startswith("PRAGMA journal_mode") and refusals:
+                refusals -= 1
+                raise apsw.BusyError("database is locked")
+            return super().execute(*given, **named)
+
+    monkeypatch.setattr(apsw, "Connection", Refusing)
+    database.connect(path, busy_timeout_ms=5_000).close()
+    assert refusals == 0
+    refusals = 1_000
+    with pytest.raises(ContendedError):
+        database.connect(path, busy_timeout_ms=50)

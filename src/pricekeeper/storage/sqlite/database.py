@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw
             _make_file(Path(path))
         connection = apsw.Connection(path, statementcachesize=_STATEMENT_CACHE)
         connection.set_busy_timeout(busy_timeout_ms)
-        _configure(connection, path)
+        _configure(connection, path, busy_timeout_ms)
         if read_only:
             connection.execute("PRAGMA query_only = ON")
     except apsw.Error as error:
@@ -185,17 +186,30 @@ def _make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _configure(connection: apsw.Connection, path: str) -> None:
+def _configure(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> None:
     application = connection.pragma("application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if application not in (0, APPLICATION_ID) or (application == 0 and tables):
         raise StoreMisconfiguredError(f"{path} is a database of another program")
-    mode = connection.execute("PRAGMA journal_mode = WAL").get
+    mode = _switch_to_wal(connection, busy_timeout_ms)
     if mode != ("memory" if path == MEMORY else "wal"):
         raise StoreMisconfiguredError(f"{path}: the file system does not support WAL ({mode})")
     connection.execute("PRAGMA synchronous = FULL")
 
 
+def _switch_to_wal(connection: apsw.Connection, busy_timeout_ms: int) -> object:
+    """SQLite refuses at once if another process switches the same new file: ask it again."""
+    deadline = time.monotonic() + busy_timeout_ms / 1000
+    while True:
+        try:
+            return connection.execute("PRAGMA journal_mode = WAL").get
+        except apsw.BusyError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_SWITCH_PAUSE_SECS)
+
+
+_SWITCH_PAUSE_SECS: Final = 0.02
 _STEPS: Final = 10_000
 """SQLite instructions between two looks at the clock: under a millisecond."""
 
