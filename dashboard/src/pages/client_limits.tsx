@@ -2,7 +2,7 @@
 import type { Clock } from "../format/time";
 import type { JSX } from "preact";
 import { usePath } from "../api/queries";
-import type { AppAnswer, LimitList, LimitState, OrgAnswer } from "../api/wire";
+import type { AppAnswer, LimitList, BucketState, OrgAnswer } from "../api/wire";
 import { ratio } from "../format/money";
 import { count } from "../format/numbers";
 import { Count } from "../parts/amounts";
@@ -50,7 +50,7 @@ export function Limits(how: {
 function Gauge(how: {
   name: string;
   resource: string;
-  state: LimitState;
+  state: BucketState;
   zone: Clock;
 }): JSX.Element {
   const { name, state } = how;
