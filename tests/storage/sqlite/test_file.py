@@ -135,7 +135,7 @@ async def test_the_file_shrinks_its_log_when_it_is_closed(path: str, store: Sqli
 def test_a_new_file_that_another_process_switches_is_asked_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite does not wait then, whatever its timeout says; a file that stays busy is refused."""
+    """SQLite does not wait then, despite its timeout; a file that stays busy is refused."""
     refusals = 3
 
     class Refusing(apsw.Connection):
